@@ -1,0 +1,2 @@
+//! rlark-agent
+fn main() {}

@@ -1,0 +1,2 @@
+//! rlark-bench
+fn main() {}

@@ -1,0 +1,59 @@
+//! How a runtime hands a pod to `rlark-node` on the same machine.
+//!
+//! JSON over HTTP/1 on a Unix socket (default [`SOCKET`], mode 0600, root only):
+//!
+//! | request | answer |
+//! |---|---|
+//! | `PUT /v1/attachments/{uid}` [`AttachRequest`] | 200 [`Attached`] once interface, guard, routes and names stand; else [`crate::session::Refusal`] |
+//! | `DELETE /v1/attachments/{uid}` | 204; an unknown uid too |
+//! | `GET /v1/attachments` | `Vec<Attached>` |
+//! | `GET /v1/flows` | `Vec<crate::session::Flow>` |
+//! | `GET /v1/doctor` | [`NodeReport`] |
+//!
+//! A runtime starts a pod's processes only after `Attached`.
+
+use std::{net::IpAddr, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ids::DomainName, session::ProbeHop};
+
+/// Where `rlark-node` listens for runtimes.
+pub const SOCKET: &str = "/run/rlark/node.sock";
+/// The interface in a pod that owns its virtual address.
+pub const INTERFACE: &str = "rl0";
+
+/// A pod that is about to start. Idempotent: the same uid may be sent again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AttachRequest {
+    pub domain: DomainName,
+    /// A file that names the pod's network namespace (a bind mount or `/proc/PID/ns/net`).
+    pub netns: PathBuf,
+    /// The pod's own hosts file, into which the node writes its section; absent: no names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<PathBuf>,
+    /// How long to wait for the control plane to give the pod its address.
+    pub timeout_ms: u64,
+}
+
+/// The pod is in its Domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attached {
+    pub uid: String,
+    pub domain: DomainName,
+    pub vip: IpAddr,
+    pub prefix_len: u8,
+    pub interface: String,
+    /// The network namespace's cookie (`SO_NETNS_COOKIE`), by which the kernel knows the pod.
+    pub netns_cookie: u64,
+}
+
+/// What the node knows of this machine and of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReport {
+    /// Kernel features and attachments, each with what was found.
+    pub checks: Vec<ProbeHop>,
+}

@@ -1,0 +1,7 @@
+//! The vocabulary every part of RLark shares: the objects of `rlinf.io/v1alpha1`, names and
+//! labels, validation, and the messages between hub, machines and runtimes. Pure: no sockets,
+//! no files, no clocks.
+
+pub mod attach;
+pub mod ids;
+pub mod session;

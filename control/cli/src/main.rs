@@ -1,0 +1,2 @@
+//! rlark
+fn main() {}

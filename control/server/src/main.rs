@@ -1,0 +1,2 @@
+//! rlark-server
+fn main() {}

@@ -1,0 +1,2 @@
+//! rlark-node
+fn main() {}
