@@ -1,0 +1,180 @@
+//! Latency and throughput to a server, over any address: a virtual one, or a real one as baseline.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Shutdown, SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use serde::Serialize;
+
+use crate::{
+    peer,
+    stats::{Spread, gbps, result, say},
+};
+
+#[derive(Args, Debug)]
+pub(crate) struct Measure {
+    /// HOST:PORT of a server.
+    #[arg(long)]
+    to: String,
+    /// Also measure the server's real address, in turns with the virtual one.
+    #[arg(long)]
+    raw: bool,
+    #[arg(long, default_value_t = 2000)]
+    probes: usize,
+    /// MiB of each bulk transfer.
+    #[arg(long, default_value_t = 1024)]
+    mib: u64,
+    /// Bulk transfers per direction and address; the median counts.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Name in the results.
+    #[arg(long, default_value = "measure")]
+    label: String,
+    #[arg(long, default_value_t = 120)]
+    patience: u64,
+}
+
+#[derive(Serialize)]
+struct Found<'a> {
+    kind: &'a str,
+    path: &'a str,
+    connect: Option<Spread>,
+    first_byte: Option<Spread>,
+    request_response: Option<Spread>,
+    up_gbps: f64,
+    down_gbps: f64,
+}
+
+#[derive(Default)]
+struct Samples {
+    connect: Vec<Duration>,
+    first: Vec<Duration>,
+    turn: Vec<Duration>,
+    up: Vec<f64>,
+    down: Vec<f64>,
+}
+
+impl Measure {
+    pub(crate) fn run(&self) -> Result<()> {
+        let (at, seen) = peer::find(&self.to, Duration::from_secs(self.patience))?;
+        let mut paths = vec![("virtual", at, Samples::default())];
+        if self.raw {
+            let real = seen.real.context("the server does not know its real address")?;
+            let raw = SocketAddr::new(real.parse()?, at.port());
+            paths.push(("raw", raw, Samples::default()));
+        }
+        // In turns, so that what the machine does meanwhile falls on both alike.
+        for _ in 0..self.probes.div_ceil(50) {
+            for (_, to, s) in &mut paths {
+                let (c, f) = first_bytes(*to, 50)?;
+                s.connect.extend(c);
+                s.first.extend(f);
+            }
+        }
+        for (_, to, s) in &mut paths {
+            s.turn = turns(*to, self.probes)?;
+        }
+        for _ in 0..self.rounds {
+            for (_, to, s) in &mut paths {
+                s.up.push(up(*to, self.mib << 20)?);
+                s.down.push(down(*to, self.mib << 20)?);
+            }
+        }
+        for (path, _, s) in paths {
+            result(&Found {
+                kind: &self.label,
+                path,
+                connect: Spread::of(s.connect),
+                first_byte: Spread::of(s.first),
+                request_response: Spread::of(s.turn),
+                up_gbps: median(s.up),
+                down_gbps: median(s.down),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_unstable_by(f64::total_cmp);
+    all.get(all.len() / 2).copied().unwrap_or_default()
+}
+
+/// Connects, sends a byte and waits for it, `n` times: (connect, connect + first byte).
+pub(crate) fn first_bytes(to: SocketAddr, n: usize) -> Result<(Vec<Duration>, Vec<Duration>)> {
+    let (mut connect, mut first) = (Vec::with_capacity(n), Vec::with_capacity(n));
+    for _ in 0..n {
+        let start = Instant::now();
+        let mut s = TcpStream::connect(to)?;
+        connect.push(start.elapsed());
+        s.set_nodelay(true)?;
+        s.write_all(b"ex")?;
+        s.read_exact(&mut [0])?;
+        first.push(start.elapsed());
+        // No TIME_WAIT: thousands of probes must not use up the ports.
+        socket2::SockRef::from(&s).set_linger(Some(Duration::ZERO))?;
+    }
+    Ok((connect, first))
+}
+
+fn turns(to: SocketAddr, n: usize) -> Result<Vec<Duration>> {
+    let mut s = peer::dial(to, b"e")?;
+    let mut all = Vec::with_capacity(n);
+    for _ in 0..n {
+        let start = Instant::now();
+        s.write_all(b"x")?;
+        s.read_exact(&mut [0])?;
+        all.push(start.elapsed());
+    }
+    Ok(all)
+}
+
+/// Gbit/s until the server has counted every byte.
+fn up(to: SocketAddr, bytes: u64) -> Result<f64> {
+    let mut s = peer::dial(to, b"s")?;
+    let (b, mut left, start) = (vec![7; 1 << 20], bytes, Instant::now());
+    while left > 0 {
+        let n = usize::try_from(left).unwrap_or(b.len()).min(b.len());
+        s.write_all(b.get(..n).unwrap_or_default())?;
+        left -= n as u64;
+    }
+    s.shutdown(Shutdown::Write)?;
+    let mut count = [0; 8];
+    s.read_exact(&mut count).context("the server's count")?;
+    ensure!(u64::from_be_bytes(count) == bytes, "the server counted {count:?} of {bytes} bytes");
+    Ok(gbps(bytes, start.elapsed()))
+}
+
+fn down(to: SocketAddr, bytes: u64) -> Result<f64> {
+    let mut request = vec![b'g'];
+    request.extend(bytes.to_be_bytes());
+    let (mut s, start) = (peer::dial(to, &request)?, Instant::now());
+    let (mut b, mut all) = (vec![0; 1 << 20], 0);
+    loop {
+        match s.read(&mut b)? {
+            0 => break,
+            n => all += n as u64,
+        }
+    }
+    ensure!(all == bytes, "{all} of {bytes} bytes arrived");
+    Ok(gbps(bytes, start.elapsed()))
+}
+
+/// Holds `flows` open connections, each proved by one echo, until it is ended.
+pub(crate) fn idle(to: &str, flows: usize) -> Result<()> {
+    let (at, _) = peer::find(to, Duration::from_secs(120))?;
+    let mut all = Vec::with_capacity(flows);
+    for _ in 0..flows {
+        let mut s = peer::dial(at, b"ex")?;
+        s.read_exact(&mut [0])?;
+        all.push(s);
+    }
+    say(&format!("IDLE {flows}"));
+    loop {
+        std::thread::park();
+    }
+}
