@@ -3,5 +3,10 @@
 //! no files, no clocks.
 
 pub mod attach;
+pub mod crds;
 pub mod ids;
+pub mod labels;
+mod open_enum;
 pub mod session;
+pub mod v1alpha1;
+pub mod validate;

@@ -1,0 +1,64 @@
+//! Domain: a virtual network of pods, whatever site they run at.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What a Domain should be.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "rlinf.io",
+    version = "v1alpha1",
+    kind = "Domain",
+    doc = "A virtual network: pods of one Domain reach each other by virtual address, whatever site they run at.",
+    plural = "domains",
+    singular = "domain",
+    shortname = "rldomain",
+    category = "rlark",
+    status = "DomainStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    printcolumn(name = "CIDR", type_ = "string", json_path = ".spec.cidr"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason", priority = 1),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct DomainSpec {
+    /// Subnet of the virtual addresses, such as `10.0.1.0/24` or `fd00:1::/64`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cidr: String,
+    /// Encrypt flows between pods of one site as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encrypt_within_site: Option<bool>,
+}
+
+/// What a Domain is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DomainStatus {
+    /// One entry per pod: live ones, and some of those gone, whose address is kept for their return.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ip_allocations: Vec<IpAllocation>,
+    /// `Ready`, with the reason when not: InvalidCIDR, OverlappingCIDR, Exhausted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// The generation of the spec that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+/// A pod's virtual address.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct IpAllocation {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ip: String,
+    /// `<control-plane namespace>/<pod namespace>/<pod name>`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pod: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub job: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub task: String,
+}

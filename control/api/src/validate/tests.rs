@@ -1,0 +1,68 @@
+use super::*;
+use crate::v1alpha1::RawTask;
+
+fn raw(name: &str) -> JobTask {
+    JobTask {
+        name: name.to_owned(),
+        head: false,
+        spec: TaskSpec {
+            agent_type: Some(AgentType::Raw),
+            role: "Actor".to_owned(),
+            raw: Some(RawTask { entrypoint: vec!["true".to_owned()], ..RawTask::default() }),
+            ..TaskSpec::default()
+        },
+    }
+}
+
+fn job_of(tasks: Vec<JobTask>) -> JobSpec {
+    JobSpec { tasks, ..JobSpec::default() }
+}
+
+#[test]
+fn a_good_job_has_no_faults() {
+    assert_eq!(job("j", &job_of(vec![raw("a"), raw("b")])), []);
+}
+
+#[test]
+fn duplicate_task_names_are_named_with_their_place() {
+    let e = job("j", &job_of(vec![raw("a"), raw("a")]));
+    assert_eq!(e.len(), 1);
+    assert_eq!(e[0].field, "spec.tasks[1].name");
+}
+
+#[test]
+fn a_task_name_must_leave_room_for_the_pod_number() {
+    let e = job(&"j".repeat(40), &job_of(vec![raw(&"a".repeat(20))]));
+    assert_eq!(e, [], "61 characters fit");
+    let e = job(&"j".repeat(40), &job_of(vec![raw(&"a".repeat(21))]));
+    assert_eq!(e[0].field, "spec.tasks[0].name");
+}
+
+#[test]
+fn an_unknown_agent_type_is_reported_and_not_unreadable() {
+    let mut t = raw("a");
+    t.spec.agent_type = Some("Podman".into());
+    let e = job("j", &job_of(vec![t]));
+    assert_eq!(e[0].field, "spec.tasks[0].agentType");
+    assert!(e[0].message.contains("Podman"));
+}
+
+#[test]
+fn subnets_are_parsed_and_normalised() {
+    let c: Cidr = "10.0.1.7/24".parse().unwrap();
+    assert_eq!(c.to_string(), "10.0.1.0/24");
+    assert!(c.contains("10.0.1.255".parse().unwrap()));
+    assert!(!c.contains("10.0.2.0".parse().unwrap()));
+    assert!(c.overlaps(&"10.0.0.0/8".parse().unwrap()));
+    assert!(!c.overlaps(&"10.0.2.0/24".parse().unwrap()));
+    assert!(!c.overlaps(&"fd00::/8".parse().unwrap()));
+    for bad in ["", "10.0.0.0", "10.0.0.0/33", "10.0.0/8", "x/8", "10.0.0.0/", "10.0.0.0/+8", "127.0.0.0/8", "224.0.0.0/4", "0.0.0.0/0"] {
+        assert!(bad.parse::<Cidr>().is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_bad_domain_names_its_field() {
+    let e = domain("d", &DomainSpec { cidr: "nonsense".to_owned(), ..DomainSpec::default() });
+    assert_eq!(e[0].field, "spec.cidr");
+}
