@@ -1,0 +1,261 @@
+//! What the relay needs from its owner, and what it tells.
+
+use std::{
+    future::Future,
+    io,
+    net::{SocketAddr, TcpStream},
+    pin::Pin,
+    time::Duration,
+};
+
+use control_api::ids::{DomainName, NodeRef};
+pub use control_api::session::{FlowState, Lane};
+pub use datapath_wire::Reason;
+use russh::keys::{Certificate, PrivateKey, PublicKey};
+
+/// What the traits' methods return.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The accepting end of flows: `rlark-node` implements it.
+pub trait Deliver: Send + Sync + 'static {
+    /// A peer's pod `src` wants `dst`. Checks that `src` is a pod of `domain` on `peer`
+    /// ([`Reason::SourceForged`] if not) and `dst` one on this node ([`Reason::NotHere`]), and
+    /// returns a connection made in the target's namespace with `src` as its source.
+    ///
+    /// Polled on a lane's thread: it must not block, and a future that is dropped (deadline, reset
+    /// by the opener) must leave nothing behind. The relay itself limits it to
+    /// [`RelayConfig::deliver_timeout`] and refuses with [`Reason::Timeout`] then. The tokio runtime
+    /// that polls it has I/O and time enabled. The stream may be in either blocking mode.
+    fn deliver<'a>(
+        &'a self,
+        domain: &'a DomainName,
+        peer: &'a NodeRef,
+        src: SocketAddr,
+        dst: SocketAddr,
+    ) -> BoxFuture<'a, Result<TcpStream, Reason>>;
+
+    /// Told on the opening side when a flow to `dst` was refused by the peer, so that the owner can
+    /// remember it for a second. Must not block. Does nothing unless implemented.
+    fn refused(&self, domain: &DomainName, dst: SocketAddr, reason: Reason) {
+        let _: (&DomainName, SocketAddr, Reason) = (domain, dst, reason);
+    }
+}
+
+/// How to reach peers: `rlark-node` implements it.
+pub trait Paths: Send + Sync + 'static {
+    /// A fresh TCP connection whose other end calls [`crate::Relay::accept`] (hub: ticket and
+    /// 7443, after `PAIRED\n`; direct: 7400). Called again, with jittered backoff, as long as a
+    /// flow waits; limited to [`RelayConfig::dial_timeout`]. Polled on a lane's thread: it must
+    /// not block.
+    fn dial<'a>(
+        &'a self,
+        domain: &'a DomainName,
+        peer: &'a NodeRef,
+        lane: Lane,
+    ) -> BoxFuture<'a, io::Result<Path>>;
+}
+
+/// Over what a carrier runs; the first word of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Via {
+    Hub,
+    Direct,
+}
+
+impl Via {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Hub => "hub",
+            Self::Direct => "direct",
+        }
+    }
+}
+
+/// A TCP connection to a peer's relay, not yet authenticated.
+#[derive(Debug)]
+pub struct Path {
+    pub stream: TcpStream,
+    pub via: Via,
+}
+
+impl Path {
+    #[must_use]
+    pub fn hub(stream: TcpStream) -> Self {
+        Self { stream, via: Via::Hub }
+    }
+    #[must_use]
+    pub fn direct(stream: TcpStream) -> Self {
+        Self { stream, via: Via::Direct }
+    }
+}
+
+/// Proof of membership in one Domain.
+pub struct DomainIdentity {
+    /// Made on this node and never sent.
+    pub key: PrivateKey,
+    /// For `key`, with this node's [`NodeRef`] as its only principal. Its type (user or host) does
+    /// not matter: the Domain's CA signs nothing else.
+    pub certificate: Certificate,
+    /// The Domain's certificate authority.
+    pub ca: PublicKey,
+}
+
+impl std::fmt::Debug for DomainIdentity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DomainIdentity")
+            .field("principals", &self.certificate.valid_principals())
+            .field("valid_before", &self.certificate.valid_before())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Limits and times. `Default` is what the product runs with.
+#[derive(Clone, Debug)]
+pub struct RelayConfig {
+    /// This node; the principal of its certificates.
+    pub node: NodeRef,
+    /// Flows with the same local pod address, either direction, per Domain.
+    pub flows_per_pod: usize,
+    pub flows_total: usize,
+    /// A flow's receive window at first, and at most (bytes).
+    pub window: u64,
+    pub window_max: u64,
+    /// How much the windows of all flows may exceed their first size together (bytes).
+    pub window_total: u64,
+    /// After this many bytes (both directions) a flow moves to the bulk lane.
+    pub bulk_after: u64,
+    /// A flow without a carrier is reset after this.
+    pub resume_within: Duration,
+    /// An unanswered open is reset after this.
+    pub open_timeout: Duration,
+    pub deliver_timeout: Duration,
+    pub dial_timeout: Duration,
+    /// Until TCP connection, keys, certificates and HELLO are done.
+    pub handshake_timeout: Duration,
+    /// The longest pause between two dials.
+    pub backoff_max: Duration,
+    /// PING every so often; a carrier that is silent for `dead_after` is closed.
+    pub ping_every: Duration,
+    pub dead_after: Duration,
+    /// A carrier without flows is closed after this.
+    pub idle_carrier: Duration,
+    /// How many ended flows [`crate::Relay::flows`] remembers.
+    pub history: usize,
+}
+
+impl RelayConfig {
+    #[must_use]
+    pub fn new(node: NodeRef) -> Self {
+        Self {
+            node,
+            flows_per_pod: 65_536,
+            flows_total: 200_000,
+            window: 256 << 10,
+            window_max: 16 << 20,
+            window_total: 256 << 20,
+            bulk_after: 1 << 20,
+            resume_within: Duration::from_secs(60),
+            open_timeout: Duration::from_secs(30),
+            deliver_timeout: Duration::from_secs(10),
+            dial_timeout: Duration::from_secs(5),
+            handshake_timeout: Duration::from_secs(10),
+            backoff_max: Duration::from_secs(1),
+            ping_every: Duration::from_secs(5),
+            dead_after: Duration::from_secs(15),
+            idle_carrier: Duration::from_secs(300),
+            history: 256,
+        }
+    }
+}
+
+/// A flow to open: the application's connection has landed here.
+#[derive(Clone, Debug)]
+pub struct OpenRequest {
+    pub domain: DomainName,
+    /// Where the target's pod runs.
+    pub peer: NodeRef,
+    /// The client's virtual address and port, and the target's.
+    pub src: SocketAddr,
+    pub dst: SocketAddr,
+    /// For display only.
+    pub from_pod: String,
+    pub to_pod: String,
+}
+
+/// One flow, living or recently ended.
+#[derive(Clone, Debug)]
+pub struct FlowStats {
+    /// Unique within this process.
+    pub id: u64,
+    pub domain: DomainName,
+    pub peer: NodeRef,
+    pub src: SocketAddr,
+    pub dst: SocketAddr,
+    /// Empty on the accepting side, which is not told the names.
+    pub from_pod: String,
+    pub to_pod: String,
+    /// Such as `hub:site-b/n1:bulk`; `-` while the flow has none.
+    pub carrier: String,
+    pub state: FlowState,
+    /// From the connecting side to the accepting one, and back (bytes).
+    pub bytes_out: u64,
+    pub bytes_in: u64,
+    /// The carrier's smoothed round-trip time, once measured.
+    pub rtt: Option<Duration>,
+    pub age: Duration,
+    /// Whether this node is the connecting side.
+    pub outgoing: bool,
+    /// Why it failed.
+    pub reason: Option<Reason>,
+}
+
+/// Totals since the start of the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub flows_opened: u64,
+    pub flows_accepted: u64,
+    /// Ended in order, both ways.
+    pub flows_closed: u64,
+    /// Refused, reset or lost, by reason; every reason is listed.
+    pub flows_failed: Vec<(Reason, u64)>,
+    pub carriers_up: u64,
+    pub carriers_lost: u64,
+    pub dials_failed: u64,
+    /// Peers that could not prove who they should be.
+    pub peers_refused: u64,
+    pub flows_resumed: u64,
+    pub flows_moved: u64,
+    pub flows_now: u64,
+    pub carriers_now: u64,
+}
+
+/// What [`crate::Relay::carriers`] tells.
+#[derive(Clone, Debug)]
+pub struct CarrierStats {
+    pub name: String,
+    pub domain: DomainName,
+    pub peer: NodeRef,
+    pub lane: Lane,
+    pub via: Via,
+    pub rtt: Option<Duration>,
+    pub age: Duration,
+    pub flows: usize,
+}
+
+/// Why an operation of [`crate::Relay`] was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    #[error("starting the thread of the {lane} lane")]
+    Thread {
+        lane: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("no identity for domain {domain}")]
+    NoIdentity { domain: DomainName },
+    #[error("the certificate for domain {domain} is not for this node's key or name: {why}")]
+    BadIdentity { domain: DomainName, why: &'static str },
+    #[error("carrier with {peer} for domain {domain}: {why}")]
+    Carrier { domain: DomainName, peer: NodeRef, why: String },
+}
