@@ -1,1 +1,17 @@
-//! datapath-abi
+//! What the BPF programs and user space exchange through maps: keys, values and codes, no behaviour.
+//!
+//! [`layout`] is compiled into both sides: `datapath-prog` includes the file itself (a path dependency
+//! would put the build directory into its symbols), `datapath-loader` uses this crate.
+#![no_std]
+
+pub mod layout;
+
+#[cfg(feature = "user")]
+mod user;
+
+pub use layout::{
+    CHECK_LISTENERS, CHECK_NONE, Counter, Dest, DirectFlow, FEATURE_INGRESS, FEATURE_RETVAL, Face,
+    GuardPod, Ip, LAYOUT, Listener, MAX_GUARDS, NAME_NONE, NAME_PLAIN, NAME_VIP, Pod, Port, Reason,
+    Refusal, STATE_ESTABLISHED, STATE_SYN_SENT, VERDICT_DENY, VERDICT_DIRECT, VERDICT_RELAY, Vip,
+    VipKey,
+};

@@ -1,1 +1,47 @@
-//! datapath-loader
+//! Loads the data path's BPF programs and is the only writer of their maps.
+//!
+//! ```text
+//! probe() ─ what this kernel has, each missing feature by name
+//! Datapath::load(Config) ─ hooks on a cgroup, beside whatever else is attached there
+//!   ├ set_pod / remove_pod          namespace cookie → Domain, VIP, real address
+//!   ├ set_vip / remove_vip / reconcile   VIP → deny, direct, relay
+//!   ├ attach_guard(netns, …) → Guard     sk_lookup of one pod; dropped = detached
+//!   ├ land(slot, listener)          where that guard lands relayed connections
+//!   └ listeners, direct_flows, counters  what the programs saw
+//! ```
+//!
+//! Without [`Config::pins`] nothing outlives the value: maps are shared between the hooks and the guards
+//! through a BPF file system that is mounted nowhere. The compiled programs are part of this crate
+//! (`object/datapath.o`), so building it needs no BPF toolchain. Needs root (CAP_BPF, CAP_NET_ADMIN) and Linux 5.15.
+
+mod address;
+mod counters;
+mod datapath;
+mod directory;
+mod error;
+mod flows;
+mod guard;
+mod hooks;
+mod listeners;
+mod object;
+mod pods;
+mod probe;
+mod routes;
+mod table;
+
+pub use counters::Count;
+pub use datapath::{Config, Datapath};
+pub use directory::{BpffsMount, mount_bpffs};
+pub use error::{AddressError, GuardError, LoadError, MapError};
+pub use flows::DirectFlow;
+pub use guard::{Guard, GuardConfig, Slot};
+pub use hooks::Hook;
+pub use listeners::Listening;
+pub use pods::{DomainId, Face, NetnsCookie, PodEntry};
+pub use probe::{Feature, Finding, Probe, cgroup2_mount, probe};
+pub use routes::{Changes, Denial, Route};
+
+/// Version of the map layouts; part of the pin directory's name.
+pub use datapath_abi::LAYOUT;
+/// Why a program did what it did: the label of a counter.
+pub use datapath_abi::Reason;

@@ -1,0 +1,221 @@
+//! The map layouts. Change [`LAYOUT`] with every change of a size, an order or a meaning: pinned maps of
+//! another layout are never adopted.
+//!
+//! Addresses are four words in network order; IPv4 is stored v4-mapped (`::ffff:a.b.c.d`), so both
+//! families share one code path. Ports are in host order, in a word of their own.
+
+/// Version of everything in this file; names the pin directory.
+pub const LAYOUT: u32 = 1;
+
+/// An address: the 16 bytes of its IPv6 form, as words in memory order.
+pub type Ip = [u32; 4];
+
+/// How many pods of one machine can have a guard at a time (two landing slots each).
+pub const MAX_GUARDS: u32 = 1024;
+
+/// [`Vip::verdict`]: refuse with [`Vip::errno`].
+pub const VERDICT_DENY: u32 = 0;
+/// [`Vip::verdict`]: rewrite the destination to [`Vip::real`].
+pub const VERDICT_DIRECT: u32 = 1;
+/// [`Vip::verdict`]: leave the destination; the pod's guard lands it on the relay's listener.
+pub const VERDICT_RELAY: u32 = 2;
+
+/// [`Vip::check`]: connect without knowing whether anyone listens.
+pub const CHECK_NONE: u32 = 0;
+/// [`Vip::check`]: refuse unless the listener mirror has the port in [`Vip::netns`].
+pub const CHECK_LISTENERS: u32 = 1;
+
+/// [`Dest::kind`]: the socket's last connect was to no member of the Domain.
+pub const NAME_NONE: u32 = 0;
+/// [`Dest::kind`]: the socket asked for a VIP and was rewritten.
+pub const NAME_VIP: u32 = 1;
+/// [`Dest::kind`]: the socket asked for a member's real address and shall see that one.
+pub const NAME_PLAIN: u32 = 2;
+
+/// `FEATURES` bit: `bpf_set_retval` exists in connect hooks (Linux 5.18); else a refusal is EPERM.
+pub const FEATURE_RETVAL: u32 = 1;
+/// `FEATURES` bit: `bpf_sk_lookup.ingress_ifindex` exists (Linux 5.17); else the guard goes by source.
+pub const FEATURE_INGRESS: u32 = 2;
+
+/// [`DirectFlow::state`]: the connect left, no answer yet.
+pub const STATE_SYN_SENT: u32 = 2;
+/// [`DirectFlow::state`]: the connection stands.
+pub const STATE_ESTABLISHED: u32 = 1;
+
+/// Why a program did what it did; the key of a counter. Numbers are part of the layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reason {
+    /// Not in the Domain's network: untouched.
+    Outside = 0,
+    /// The pod's own VIP: untouched.
+    OwnVip = 1,
+    /// Rewritten to the real address.
+    Direct = 2,
+    /// Left for the relay.
+    Relay = 3,
+    /// A direct peer, but the socket is bound to the VIP: left for the relay.
+    BoundToVip = 4,
+    /// EHOSTUNREACH: no such VIP.
+    UnknownVip = 5,
+    /// The errno of a deny route.
+    Policy = 6,
+    /// ECONNREFUSED: the listener mirror has no such port.
+    NoListener = 7,
+    /// The errno the far end gave a moment ago.
+    RecentlyRefused = 8,
+    /// Guard: landed on the relay's socket.
+    Landed = 9,
+    /// Guard: dropped, no relay socket in the slot.
+    NoRelay = 10,
+    /// Guard: dropped, a packet for the Domain's network that did not come from this pod.
+    Injected = 11,
+    /// Guard: a member's direct connection was given to a listener that is bound to the VIP alone.
+    VipListener = 12,
+    /// A datagram to a known VIP: left for the guard.
+    Datagram = 13,
+}
+
+/// A pod's place in one address family of its Domain.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Face {
+    /// The pod's virtual address.
+    pub vip: Ip,
+    /// The pod's address on the site's network; all zero when it has none.
+    pub real: Ip,
+    /// The Domain's network, already masked.
+    pub net: Ip,
+    /// Its mask (IPv4: the first 96 bits are set).
+    pub mask: Ip,
+}
+
+impl Face {
+    /// No address of this family: `mask` makes every address zero and `net` is never zero.
+    pub const ABSENT: Self = Self { vip: [0; 4], real: [0; 4], net: [u32::MAX; 4], mask: [0; 4] };
+}
+
+/// Value of `PODS`; the key is the network namespace's cookie (`u64`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pod {
+    pub domain: u32,
+    pub pad: u32,
+    pub v4: Face,
+    pub v6: Face,
+}
+
+/// Key of `VIPS` (virtual address → [`Vip`]) and of `REAL` (real address → virtual [`Ip`]).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VipKey {
+    pub domain: u32,
+    pub ip: Ip,
+}
+
+/// Value of `VIPS`: the route of one virtual address.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vip {
+    /// The peer's namespace when it is on this machine, for the listener check.
+    pub netns: u64,
+    pub verdict: u32,
+    pub check: u32,
+    /// For a deny route, positive.
+    pub errno: u32,
+    pub pad: u32,
+    /// For a direct route.
+    pub real: Ip,
+}
+
+/// Key of `LISTEN` (value: `u64` count) and of the VIP-bound listeners' socket hash.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Listener {
+    pub netns: u64,
+    /// All zero: any address.
+    pub ip: Ip,
+    pub port: u32,
+    pub pad: u32,
+}
+
+/// Key of `REFUSED`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    pub domain: u32,
+    pub ip: Ip,
+    pub port: u32,
+}
+
+/// Value of `REFUSED`: what the far end answered, for a while.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// CLOCK_MONOTONIC, nanoseconds.
+    pub until: u64,
+    pub errno: u32,
+    pub pad: u32,
+}
+
+/// Per-socket storage: what the application asked to be connected to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dest {
+    pub ip: Ip,
+    pub port: u32,
+    pub kind: u32,
+}
+
+/// Value of `FLOWS`: a live direct connection; the key is the socket's cookie (`u64`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectFlow {
+    pub netns: u64,
+    /// CLOCK_MONOTONIC, nanoseconds.
+    pub started: u64,
+    pub domain: u32,
+    pub state: u32,
+    pub source: Ip,
+    pub destination: Ip,
+    pub real: Ip,
+    pub source_port: u32,
+    pub destination_port: u32,
+    pub srtt_us: u32,
+    pub pad: u32,
+}
+
+/// Key of `COUNTERS` (value: `u64` per CPU).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Counter {
+    pub domain: u32,
+    pub reason: u32,
+}
+
+/// The global of one pod's guard: socket lookup has no namespace cookie, so each pod's instance carries it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuardPod {
+    pub netns: u64,
+    pub domain: u32,
+    /// Landing slot: `2 * slot` takes TCP, `2 * slot + 1` UDP.
+    pub slot: u32,
+    pub v4: Face,
+    pub v6: Face,
+}
+
+// Maps compare and copy bytes: a hole would be an uninitialised part of a key.
+const _: () = {
+    assert!(size_of::<Face>() == 64);
+    assert!(size_of::<Pod>() == 8 + 2 * 64);
+    assert!(size_of::<VipKey>() == 20);
+    assert!(size_of::<Vip>() == 8 + 4 * 4 + 16);
+    assert!(size_of::<Listener>() == 8 + 16 + 8);
+    assert!(size_of::<Port>() == 24);
+    assert!(size_of::<Refusal>() == 16);
+    assert!(size_of::<Dest>() == 24);
+    assert!(size_of::<DirectFlow>() == 16 + 8 + 48 + 16);
+    assert!(size_of::<Counter>() == 8);
+    assert!(size_of::<GuardPod>() == 16 + 128);
+};

@@ -1,0 +1,16 @@
+//! Lets aya copy the types in and out of maps.
+#![expect(unsafe_code, reason = "aya::Pod is an unsafe marker trait")]
+
+use crate::layout::{
+    Counter, Dest, DirectFlow, GuardPod, Listener, Pod, Port, Refusal, Vip, VipKey,
+};
+
+macro_rules! plain {
+    ($($name:ty),*) => { $(
+        // SAFETY: repr(C), integers only, any bit pattern is valid, and `layout` asserts that there is no
+        // padding.
+        unsafe impl aya::Pod for $name {}
+    )* };
+}
+
+plain!(Counter, Dest, DirectFlow, GuardPod, Listener, Pod, Port, Refusal, Vip, VipKey);

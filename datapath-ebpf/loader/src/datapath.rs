@@ -1,0 +1,133 @@
+//! The loaded data path: hooks on a cgroup and the maps they share.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::PathBuf,
+    sync::Arc,
+};
+
+use datapath_abi as abi;
+use rustix::fs::fstatfs;
+
+use crate::{
+    counters::Counters,
+    directory::MapDirectory,
+    error::LoadError,
+    guard::Landing,
+    hooks::{self, Attached, Hook},
+    object,
+    table::Table,
+};
+
+const CGROUP2_MAGIC: u64 = 0x6367_7270;
+
+/// What to load.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The cgroup v2 directory to attach to; sockets of processes below it are steered. Normally the root of the
+    /// mount ([`crate::cgroup2_mount`]): which pod a socket belongs to is decided by its namespace, not by this.
+    pub cgroup: PathBuf,
+    /// A directory on a BPF file system in which maps and links stay when the process ends, for the next one to adopt
+    /// (`v<layout>` is made in it). `None`: all of it goes with the [`Datapath`].
+    pub pins: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub(crate) pods: Table<u64, abi::Pod>,
+    pub(crate) vips: Table<abi::VipKey, abi::Vip>,
+    pub(crate) real: Table<abi::VipKey, abi::Ip>,
+    pub(crate) listen: Table<abi::Listener, u64>,
+    pub(crate) refused: Table<abi::Port, abi::Refusal>,
+    pub(crate) flows: Table<u64, abi::DirectFlow>,
+}
+
+/// The data path of this machine. `Send + Sync`; every method takes `&self` and is one or a few system calls.
+/// Dropping it detaches the hooks (unless pinned) and never touches other programs on the cgroup.
+#[derive(Debug)]
+pub struct Datapath {
+    // Dropped in this order: verdicts end before the maps they read.
+    hooks: Vec<(Hook, Attached)>,
+    tables: Tables,
+    counters: Counters,
+    landing: Arc<Landing>,
+    directory: MapDirectory,
+}
+
+impl Datapath {
+    /// Loads the programs and attaches every hook of [`Hook::CGROUP`], or none.
+    ///
+    /// # Errors
+    /// The cgroup is no cgroup v2 directory, the pin directory is on no BPF file system, or the kernel refuses a
+    /// program or an attachment (the error names the hook).
+    pub fn load(config: Config) -> Result<Self, LoadError> {
+        let Config { cgroup, pins } = config;
+        let directory_fd = File::open(&cgroup)
+            .map_err(|source| LoadError::OpenCgroup { path: cgroup.clone(), source })?;
+        if !fstatfs(&directory_fd)
+            .is_ok_and(|s| u64::from_ne_bytes(s.f_type.to_ne_bytes()) == CGROUP2_MAGIC)
+        {
+            return Err(LoadError::NotCgroup2 { path: cgroup });
+        }
+        let directory = match &pins {
+            None => MapDirectory::private()?,
+            Some(pins) => MapDirectory::pinned(pins)?,
+        };
+        let path = directory.path();
+        let mut ebpf = object::open(&path, None)?;
+        let pins = directory.is_pinned().then_some(path.as_path());
+        let mut hooks = Vec::with_capacity(Hook::CGROUP.len());
+        for hook in Hook::CGROUP {
+            hooks.push((hook, hooks::attach(&mut ebpf, hook, (&cgroup, &directory_fd), pins)?));
+        }
+        Ok(Self {
+            hooks,
+            tables: Tables {
+                pods: Table::take(&mut ebpf, "PODS")?,
+                vips: Table::take(&mut ebpf, "VIPS")?,
+                real: Table::take(&mut ebpf, "REAL")?,
+                listen: Table::take(&mut ebpf, "LISTEN")?,
+                refused: Table::take(&mut ebpf, "REFUSED")?,
+                flows: Table::take(&mut ebpf, "FLOWS")?,
+            },
+            counters: Counters::take(&mut ebpf)?,
+            landing: Arc::new(Landing::take(&mut ebpf)?),
+            directory,
+        })
+    }
+
+    /// The hooks that are attached to the cgroup.
+    pub fn hooks(&self) -> impl Iterator<Item = Hook> {
+        self.hooks.iter().map(|(hook, _)| *hook)
+    }
+
+    /// Detaches everything and removes all pins of this layout, guards included.
+    ///
+    /// # Errors
+    /// A pin cannot be removed; the others are gone.
+    pub fn unpin(self) -> io::Result<()> {
+        let Self { directory, hooks, .. } = self;
+        drop(hooks);
+        match &directory {
+            MapDirectory::Private { .. } => Ok(()),
+            MapDirectory::Pinned { path } => fs::remove_dir_all(path),
+        }
+    }
+
+    pub(crate) const fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    pub(crate) const fn counter_map(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) const fn landing(&self) -> &Arc<Landing> {
+        &self.landing
+    }
+
+    pub(crate) const fn directory(&self) -> &MapDirectory {
+        &self.directory
+    }
+}

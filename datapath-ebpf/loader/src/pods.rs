@@ -1,0 +1,170 @@
+//! The pods of this machine: who a network namespace is.
+
+use std::net::IpAddr;
+
+use datapath_abi as abi;
+
+use crate::{
+    address::{address, mask, words},
+    datapath::Datapath,
+    error::{AddressError, MapError},
+};
+
+/// A network namespace's cookie (`SO_NETNS_COOKIE`): the only identity the hooks go by. Unique until reboot,
+/// and nothing inside a pod can change it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NetnsCookie(pub u64);
+
+/// The caller's number of a Domain on this machine. Two Domains never see each other's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DomainId(pub u32);
+
+/// A pod's place in one address family of its Domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Face {
+    /// Its virtual address.
+    pub vip: IpAddr,
+    /// Its address on the site's network, if direct connections shall be possible.
+    pub real: Option<IpAddr>,
+    /// Any address of the Domain's network.
+    pub network: IpAddr,
+    pub prefix_length: u8,
+}
+
+impl Face {
+    fn to_abi(self) -> Result<abi::Face, AddressError> {
+        let Self { vip, real, network, prefix_length: length } = self;
+        for other in real.iter().chain([&network]) {
+            if other.is_ipv4() != vip.is_ipv4() {
+                return Err(AddressError::Family { vip, other: *other });
+            }
+        }
+        if length > if vip.is_ipv4() { 32 } else { 128 } {
+            return Err(AddressError::Prefix { address: network, length });
+        }
+        let mask = mask(network, length);
+        let masked = |ip: abi::Ip| {
+            let [a, b, c, d] = ip;
+            let [w, x, y, z] = mask;
+            [a & w, b & x, c & y, d & z]
+        };
+        let net = masked(words(network));
+        if masked(words(vip)) != net {
+            return Err(AddressError::Outside { vip, network: address(&net), length });
+        }
+        Ok(abi::Face { vip: words(vip), real: real.map_or([0; 4], words), net, mask })
+    }
+}
+
+/// What the programs know of a pod; made by [`PodEntry::new`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodEntry {
+    pub(crate) domain: DomainId,
+    pub(crate) v4: abi::Face,
+    pub(crate) v6: abi::Face,
+}
+
+impl PodEntry {
+    /// A pod of `domain` with one face per address family.
+    ///
+    /// # Errors
+    /// Families are mixed within a face, the VIP is outside the network, or a family is given twice.
+    pub fn new(
+        domain: DomainId,
+        faces: impl IntoIterator<Item = Face>,
+    ) -> Result<Self, AddressError> {
+        let mut entry = Self { domain, v4: abi::Face::ABSENT, v6: abi::Face::ABSENT };
+        for face in faces {
+            let slot = if face.vip.is_ipv4() { &mut entry.v4 } else { &mut entry.v6 };
+            if *slot != abi::Face::ABSENT {
+                return Err(AddressError::Twice(face.vip));
+            }
+            *slot = face.to_abi()?;
+        }
+        Ok(entry)
+    }
+
+    /// The Domain it was made for.
+    pub const fn domain(&self) -> DomainId {
+        self.domain
+    }
+}
+
+impl Datapath {
+    /// Makes a namespace a pod, or changes what it is. From here on its connects to the Domain's network are
+    /// judged, and all unknown addresses in it refused: set the routes first.
+    ///
+    /// # Errors
+    /// The map is full (4096 pods) or the kernel refuses.
+    pub fn set_pod(&self, netns: NetnsCookie, pod: &PodEntry) -> Result<(), MapError> {
+        let value = abi::Pod { domain: pod.domain.0, pad: 0, v4: pod.v4, v6: pod.v6 };
+        self.tables().pods.set(netns.0, value)
+    }
+
+    /// Forgets a namespace with all that was known of its listeners and flows. Unknown ones are no error.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn remove_pod(&self, netns: NetnsCookie) -> Result<(), MapError> {
+        let tables = self.tables();
+        tables.pods.delete(&netns.0)?;
+        for (key, _) in tables.listen.entries()? {
+            if key.netns == netns.0 {
+                tables.listen.delete(&key)?;
+            }
+        }
+        for (key, flow) in tables.flows.entries()? {
+            if flow.netns == netns.0 {
+                tables.flows.delete(&key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The namespaces that are pods, for a caller that adopts pinned maps.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn pods(&self) -> Result<Vec<(NetnsCookie, PodEntry)>, MapError> {
+        let pods = self.tables().pods.entries()?;
+        Ok(pods
+            .into_iter()
+            .map(|(netns, pod)| {
+                let entry = PodEntry { domain: DomainId(pod.domain), v4: pod.v4, v6: pod.v6 };
+                (NetnsCookie(netns), entry)
+            })
+            .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn face(vip: [u8; 4], network: [u8; 4], prefix_length: u8) -> Face {
+        Face { vip: vip.into(), real: None, network: network.into(), prefix_length }
+    }
+
+    #[test]
+    fn a_vip_outside_its_network_is_refused() {
+        let pod = PodEntry::new(DomainId(1), [face([10, 3, 0, 4], [10, 2, 0, 9], 24)]);
+        let outside = AddressError::Outside {
+            vip: [10, 3, 0, 4].into(),
+            network: [10, 2, 0, 0].into(),
+            length: 24,
+        };
+        assert_eq!(pod, Err(outside));
+    }
+
+    #[test]
+    fn a_prefix_longer_than_the_family_is_refused() {
+        let pod = PodEntry::new(DomainId(1), [face([10, 2, 0, 4], [10, 2, 0, 0], 33)]);
+        assert!(matches!(pod, Err(AddressError::Prefix { length: 33, .. })));
+    }
+
+    #[test]
+    fn a_family_given_twice_is_refused() {
+        let one = face([10, 2, 0, 4], [10, 2, 0, 0], 24);
+        assert!(matches!(PodEntry::new(DomainId(1), [one, one]), Err(AddressError::Twice(_))));
+    }
+}

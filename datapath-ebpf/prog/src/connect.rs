@@ -1,0 +1,36 @@
+//! connect(): the verdict is carried out here. `connect6` also sees v4-mapped destinations of IPv6 sockets.
+
+use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
+
+use crate::{
+    address::{get6, mapped, port, set6},
+    verdict::{Verdict, decide, refuse},
+};
+
+#[cgroup_sock_addr(connect4)]
+pub fn rl_connect4(ctx: SockAddrContext) -> i32 {
+    // SAFETY: the kernel gives a live context.
+    let addr = unsafe { &mut *ctx.sock_addr };
+    match decide(&ctx, mapped(addr.user_ip4), port(addr.user_port)) {
+        Verdict::Pass => 1,
+        Verdict::Deny(errno) => refuse(errno),
+        Verdict::Direct(real) => {
+            addr.user_ip4 = real[3];
+            1
+        }
+    }
+}
+
+#[cgroup_sock_addr(connect6)]
+pub fn rl_connect6(ctx: SockAddrContext) -> i32 {
+    // SAFETY: the kernel gives a live context.
+    let addr = unsafe { &mut *ctx.sock_addr };
+    match decide(&ctx, get6!(addr.user_ip6), port(addr.user_port)) {
+        Verdict::Pass => 1,
+        Verdict::Deny(errno) => refuse(errno),
+        Verdict::Direct(real) => {
+            set6!(addr.user_ip6, real);
+            1
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The guard of one pod: decides about every packet that finds no established socket in the pod's namespace.
+//!
+//! The Domain's network is a *local* route there, so without a verdict from here such a packet would reach the
+//! pod's own listeners. It needs no hook: with the hooks gone, all that is sent to another member is landed on
+//! the relay or dropped.
+//!
+//! | destination | from the pod itself (`lo`) | from outside |
+//! |---|---|---|
+//! | own VIP | pass | drop |
+//! | other address of the Domain | the relay's socket, or drop | drop |
+//! | real address, listener bound to it or to any | pass | pass |
+//! | real address, listener bound to the VIP alone | that one, when the source is a member | the same |
+
+use aya_ebpf::{macros::sk_lookup, programs::SkLookupContext};
+
+use crate::{
+    address::{contains, get6, mapped},
+    layout::{FEATURE_INGRESS, Face, Ip, Listener, Reason},
+    maps::{LANDING, VIP_LISTENERS, count, feature, guarded, listening, vip_of},
+};
+
+const DROP: u32 = 0;
+const PASS: u32 = 1;
+const AF_INET: u32 = 2;
+const TCP: u32 = 6;
+const UDP: u32 = 17;
+/// The first interface of every network namespace.
+const LOOPBACK: u32 = 1;
+
+#[sk_lookup]
+pub fn rl_guard(ctx: SkLookupContext) -> u32 {
+    // SAFETY: the kernel gives a live context.
+    let packet = unsafe { &*ctx.lookup };
+    // SAFETY: our own read-only static.
+    let guard = unsafe { &*guarded() };
+    let (face, local, remote) = if packet.family == AF_INET {
+        (&guard.v4, mapped(packet.local_ip4), mapped(packet.remote_ip4))
+    } else {
+        (&guard.v6, get6!(packet.local_ip6), get6!(packet.remote_ip6))
+    };
+    let domain = guard.domain;
+    if contains(face, &local) {
+        if !inside(&ctx, face, &local, &remote) {
+            count(domain, Reason::Injected);
+            return DROP;
+        }
+        return if local == face.vip { PASS } else { land(&ctx, domain, guard.slot) };
+    }
+    if local == face.real && packet.protocol == TCP {
+        let at = Listener { netns: guard.netns, ip: local, port: packet.local_port, pad: 0 };
+        steer(&ctx, domain, at, face.vip, remote);
+    }
+    PASS
+}
+
+/// Whether the packet was made in this namespace.
+#[inline(always)]
+fn inside(ctx: &SkLookupContext, face: &Face, local: &Ip, remote: &Ip) -> bool {
+    if feature(FEATURE_INGRESS) {
+        // SAFETY: a field of the live context; volatile keeps the load in this branch.
+        return unsafe { (&raw const (*ctx.lookup).ingress_ifindex).read_volatile() } == LOOPBACK;
+    }
+    *local == face.vip || *remote == face.vip || *remote == face.real
+}
+
+#[inline(always)]
+fn land(ctx: &SkLookupContext, domain: u32, slot: u32) -> u32 {
+    // SAFETY: a field of the live context.
+    let protocol = unsafe { (*ctx.lookup).protocol };
+    let index = slot * 2 + (protocol == UDP) as u32;
+    if LANDING.redirect_sk_lookup(ctx, index, 0).is_ok() {
+        count(domain, Reason::Landed);
+        PASS
+    } else {
+        count(domain, Reason::NoRelay);
+        DROP
+    }
+}
+
+/// Direct path: listeners of the real address or of any come first, as in the kernel; only then one that is
+/// bound to the VIP alone, and only for members.
+#[inline(always)]
+fn steer(ctx: &SkLookupContext, domain: u32, mut at: Listener, vip: Ip, remote: Ip) {
+    if listening(&at) || vip_of(domain, remote).is_none() {
+        return;
+    }
+    at.ip = vip;
+    if VIP_LISTENERS.redirect_sk_lookup(ctx, at, 0).is_ok() {
+        count(domain, Reason::VipListener);
+    }
+}

@@ -1,0 +1,32 @@
+//! The programs of the data path: one file per hook, shared parts beside them.
+//!
+//! The hooks hang on a cgroup and look at every socket below it; the first thing each does is to look up the
+//! socket's network namespace cookie in `PODS`, so a process outside every Domain pays one failed hash
+//! lookup. [`guard`] is loaded once per pod and attached to the pod's own namespace.
+//!
+//! Built for `bpfel-unknown-none` by `cargo xtask ebpf`; see `../README.md`.
+#![no_std]
+#![no_main]
+#![feature(core_intrinsics)] // core for bpfel has no fetch_add (no compare-and-swap)
+#![allow(internal_features, reason = "the intrinsic above is the only atomic add there is")]
+
+#[path = "../../abi/src/layout.rs"]
+#[allow(dead_code, reason = "user space uses the rest")]
+mod layout;
+
+mod address;
+mod connect;
+mod getpeername;
+mod getsockname;
+mod guard;
+mod maps;
+mod name;
+mod sendmsg;
+mod sockops;
+mod verdict;
+
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}

@@ -1,0 +1,128 @@
+//! The maps, and the few ways the programs touch them. `pinned`: found by name in the loader's directory
+//! (a private bpffs unless it was told to pin), which is how every pod's guard shares them.
+
+use core::intrinsics::{AtomicOrdering::Relaxed, atomic_xadd};
+
+use aya_ebpf::{
+    EbpfContext,
+    bindings::BPF_F_NO_PREALLOC,
+    btf_maps::SkStorage,
+    helpers::{bpf_get_netns_cookie, bpf_get_socket_cookie},
+    macros::{btf_map, map},
+    maps::{HashMap, LruHashMap, PerCpuHashMap, SockHash, SockMap},
+};
+
+use crate::layout::{
+    Counter, Dest, DirectFlow, Face, GuardPod, Ip, Listener, MAX_GUARDS, Pod, Port, Reason,
+    Refusal, Vip, VipKey,
+};
+
+const LAZY: u32 = BPF_F_NO_PREALLOC;
+/// `bpf_map_update_elem` flag: only when absent.
+const NOEXIST: u64 = 1;
+
+/// Namespace cookie → pod of this node.
+#[map]
+pub static PODS: HashMap<u64, Pod> = HashMap::pinned(4096, LAZY);
+/// Virtual address → route.
+#[map]
+pub static VIPS: HashMap<VipKey, Vip> = HashMap::pinned(65536, LAZY);
+/// Real address of a member in this site → its virtual address.
+#[map]
+pub static REAL: HashMap<VipKey, Ip> = HashMap::pinned(65536, LAZY);
+/// Listeners in this node's pods → how many sockets.
+#[map]
+pub static LISTEN: HashMap<Listener, u64> = HashMap::pinned(65536, LAZY);
+/// What a far end refused a moment ago.
+#[map]
+pub static REFUSED: LruHashMap<Port, Refusal> = LruHashMap::pinned(4096, 0);
+/// Live direct connections by socket cookie.
+#[map]
+pub static FLOWS: LruHashMap<u64, DirectFlow> = LruHashMap::pinned(32768, 0);
+#[map]
+pub static COUNTERS: PerCpuHashMap<Counter, u64> = PerCpuHashMap::pinned(4096, 0);
+/// The relay's sockets, two slots per guard.
+#[map]
+pub static LANDING: SockMap = SockMap::pinned(2 * MAX_GUARDS, 0);
+/// Listeners that are bound to a VIP alone.
+#[map]
+pub static VIP_LISTENERS: SockHash<Listener> = SockHash::pinned(8192, 0);
+/// What a socket asked to be connected to.
+#[btf_map]
+pub static ASKED: SkStorage<Dest> = SkStorage::new();
+
+/// What this kernel can do; set before load, so that the verifier drops the calls it does not know.
+#[unsafe(no_mangle)]
+static FEATURES: u32 = 0;
+/// The pod a guard is loaded for.
+#[unsafe(no_mangle)]
+static GUARD: GuardPod =
+    GuardPod { netns: 0, domain: 0, slot: 0, v4: Face::ABSENT, v6: Face::ABSENT };
+
+#[inline(always)]
+pub fn feature(bit: u32) -> bool {
+    // SAFETY: a read of our own static; volatile because the loader has changed it.
+    unsafe { (&raw const FEATURES).read_volatile() & bit != 0 }
+}
+
+/// The guard's pod, in the read-only section (144 bytes: not to be copied to the 512-byte stack).
+#[inline(always)]
+pub fn guarded() -> *const GuardPod {
+    core::hint::black_box(&raw const GUARD)
+}
+
+#[inline(always)]
+pub fn netns(ctx: &impl EbpfContext) -> u64 {
+    // SAFETY: every hook of ours has a context this helper takes.
+    unsafe { bpf_get_netns_cookie(ctx.as_ptr()) }
+}
+
+#[inline(always)]
+pub fn cookie(ctx: &impl EbpfContext) -> u64 {
+    // SAFETY: every hook of ours has a context this helper takes.
+    unsafe { bpf_get_socket_cookie(ctx.as_ptr()) }
+}
+
+/// The pod whose namespace the socket is in.
+#[inline(always)]
+pub fn pod(ctx: &impl EbpfContext) -> Option<&'static Pod> {
+    // SAFETY: user space replaces values whole; a torn read concerns one connect at a change of address.
+    unsafe { PODS.get(netns(ctx)) }
+}
+
+/// The virtual address of a member's real one.
+#[inline(always)]
+pub fn vip_of(domain: u32, ip: Ip) -> Option<Ip> {
+    // SAFETY: as for `pod`.
+    unsafe { REAL.get(VipKey { domain, ip }) }.copied()
+}
+
+#[inline(always)]
+pub fn listening(at: &Listener) -> bool {
+    // SAFETY: a counter read.
+    unsafe { LISTEN.get(at) }.is_some_and(|n| *n > 0)
+}
+
+/// Adds one to a listener's count, or takes one away.
+#[inline(always)]
+pub fn count_listener(at: &Listener, up: bool) {
+    if up && LISTEN.get_ptr(at).is_none() {
+        let _ = LISTEN.insert(at, 0, NOEXIST);
+    }
+    if let Some(n) = LISTEN.get_ptr_mut(at) {
+        // SAFETY: the entry stays valid for the length of the program.
+        unsafe { atomic_xadd::<u64, u64, { Relaxed }>(n, if up { 1 } else { u64::MAX }) };
+    }
+}
+
+#[inline(always)]
+pub fn count(domain: u32, reason: Reason) {
+    let key = Counter { domain, reason: reason as u32 };
+    match COUNTERS.get_ptr_mut(key) {
+        // SAFETY: this CPU's own cell.
+        Some(n) => unsafe { *n += 1 },
+        None => {
+            let _ = COUNTERS.insert(key, 1, 0);
+        }
+    }
+}

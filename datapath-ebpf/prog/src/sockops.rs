@@ -1,0 +1,132 @@
+//! Socket events: the mirror of listeners (inside listen(), so the next connect on this machine sees it), the
+//! hash of listeners bound to a VIP alone, and the life of direct connections.
+
+use aya_ebpf::{
+    EbpfContext as _,
+    helpers::{bpf_ktime_get_ns, generated::bpf_sk_storage_get},
+    macros::sock_ops,
+    programs::SockOpsContext,
+};
+
+use crate::{
+    address::{get6, is_v4, mapped},
+    layout::{
+        Dest, DirectFlow, Ip, Listener, NAME_VIP, STATE_ESTABLISHED, STATE_SYN_SENT,
+    },
+    maps::{ASKED, FLOWS, VIP_LISTENERS, cookie, count_listener, netns, pod, vip_of},
+    name::face,
+};
+
+const TCP_CONNECT: u32 = 3;
+const STATE_CHANGED: u32 = 10;
+const TCP_LISTEN: u32 = 11;
+const WANT_STATE_CHANGES: i32 = 4;
+const TCP_CLOSE: u32 = 7;
+const TCP_LISTENING: u32 = 10;
+const AF_INET: u32 = 2;
+
+#[sock_ops]
+pub fn rl_sockops(ctx: SockOpsContext) -> u32 {
+    match ctx.op() {
+        TCP_CONNECT => connecting(&ctx),
+        TCP_LISTEN => listen(&ctx),
+        // Accepted sockets inherit the flag: only the listener itself comes from LISTEN.
+        STATE_CHANGED if ctx.arg(0) == TCP_LISTENING => {
+            if pod(&ctx).is_some() {
+                count_listener(&listener(&ctx), false);
+            }
+        }
+        STATE_CHANGED => changed(&ctx),
+        _ => {}
+    }
+    0
+}
+
+#[inline(always)]
+fn local(ctx: &SockOpsContext) -> Ip {
+    if ctx.family() != AF_INET {
+        return get6!((*ctx.ops).local_ip6);
+    }
+    match ctx.local_ip4() {
+        0 => [0; 4],
+        ip => mapped(ip),
+    }
+}
+
+#[inline(always)]
+fn listener(ctx: &SockOpsContext) -> Listener {
+    Listener { netns: netns(ctx), ip: local(ctx), port: ctx.local_port(), pad: 0 }
+}
+
+#[inline(always)]
+fn listen(ctx: &SockOpsContext) {
+    let Some(pod) = pod(ctx) else { return };
+    let _ = ctx.set_cb_flags(WANT_STATE_CHANGES);
+    let at = listener(ctx);
+    count_listener(&at, true);
+    if at.ip == pod.v4.vip || at.ip == pod.v6.vip {
+        // SAFETY: the live context. The kernel takes the socket out when it closes.
+        let _ = VIP_LISTENERS.update(at, unsafe { &mut *ctx.ops }, 0);
+    }
+}
+
+/// The source port is known and the SYN not sent yet.
+#[inline(always)]
+fn connecting(ctx: &SockOpsContext) {
+    let Some(pod) = pod(ctx) else { return };
+    // SAFETY: a field of the live context.
+    let sk = unsafe { (*ctx.ops).__bindgen_anon_2.sk };
+    if sk.is_null() {
+        return;
+    }
+    let map = (&raw const ASKED).cast_mut().cast();
+    // SAFETY: a checked socket and our own map; flags 0 only looks.
+    let asked = unsafe { bpf_sk_storage_get(map, sk.cast(), core::ptr::null_mut(), 0) };
+    // SAFETY: null or storage that lives as long as the socket.
+    let Some(asked) = (unsafe { asked.cast::<Dest>().as_ref() }) else { return };
+    if asked.kind != NAME_VIP {
+        return;
+    }
+    let mut flow = DirectFlow {
+        netns: netns(ctx),
+        // SAFETY: a helper without arguments.
+        started: unsafe { bpf_ktime_get_ns() },
+        domain: pod.domain,
+        state: STATE_SYN_SENT,
+        source: face(pod, &asked.ip).vip,
+        destination: asked.ip,
+        real: [0; 4],
+        source_port: ctx.local_port(),
+        destination_port: asked.port,
+        srtt_us: 0,
+        pad: 0,
+    };
+    flow.real = if is_v4(&asked.ip) { mapped(ctx.remote_ip4()) } else { get6!((*ctx.ops).remote_ip6) };
+    // A name that fell out of REAL meanwhile is no reason to hide the flow, only a stale VIP is.
+    if vip_of(pod.domain, flow.real).is_none() {
+        return;
+    }
+    if FLOWS.insert(cookie(ctx), flow, 0).is_ok() {
+        let _ = ctx.set_cb_flags(WANT_STATE_CHANGES);
+    }
+}
+
+#[inline(always)]
+fn changed(ctx: &SockOpsContext) {
+    let key = cookie(ctx);
+    let Some(flow) = FLOWS.get_ptr_mut(key) else { return };
+    match ctx.arg(1) {
+        STATE_ESTABLISHED => {
+            // SAFETY: the entry stays readable for the length of the program.
+            let flow = unsafe { &mut *flow };
+            flow.state = STATE_ESTABLISHED;
+            // SAFETY: a field of the live context.
+            flow.srtt_us = unsafe { (*ctx.ops).srtt_us } >> 3;
+        }
+        TCP_CLOSE => {
+            let _ = FLOWS.remove(key);
+        }
+        _ => {}
+    }
+    let _ = ctx.as_ptr();
+}

@@ -1,0 +1,140 @@
+//! The decision about a destination, once per connect() or unconnected send. Pure reading of maps, apart from the
+//! counters and the socket's memory of what it asked for.
+
+use aya_ebpf::{
+    helpers::{bpf_ktime_get_ns, bpf_set_retval},
+    programs::SockAddrContext,
+};
+
+use crate::{
+    address::{contains, get6, is_v4, mapped},
+    layout::{
+        CHECK_LISTENERS, Dest, FEATURE_RETVAL, Face, Ip, Listener, NAME_PLAIN, NAME_VIP, Port,
+        Reason, VERDICT_DIRECT, VERDICT_RELAY, Vip, VipKey,
+    },
+    maps::{REFUSED, VIPS, count, feature, listening, pod, vip_of},
+    name::{face, forget, remember},
+};
+
+const EACCES: u32 = 13;
+const ECONNREFUSED: u32 = 111;
+const EHOSTUNREACH: u32 = 113;
+const SOCK_STREAM: u32 = 1;
+
+pub enum Verdict {
+    /// The destination stays: not ours, the own VIP, or the guard lands it.
+    Pass,
+    Deny(u32),
+    /// The member's real address; the port stays.
+    Direct(Ip),
+}
+
+/// Decides about `ip:port` (host order) for the context's socket.
+#[inline(always)]
+pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32) -> Verdict {
+    let Some(pod) = pod(ctx) else { return Verdict::Pass };
+    let domain = pod.domain;
+    let face = face(pod, &ip);
+    if !contains(face, &ip) {
+        if ip != face.real && vip_of(domain, ip).is_some() {
+            remember(ctx, Dest { ip, port, kind: NAME_PLAIN });
+        } else {
+            forget(ctx);
+        }
+        count(domain, Reason::Outside);
+        return Verdict::Pass;
+    }
+    if ip == face.vip {
+        forget(ctx);
+        count(domain, Reason::OwnVip);
+        return Verdict::Pass;
+    }
+    // SAFETY: user space replaces routes whole.
+    let Some(vip) = (unsafe { VIPS.get(VipKey { domain, ip }) }) else {
+        return deny(domain, Reason::UnknownVip, EHOSTUNREACH);
+    };
+    if vip.verdict != VERDICT_DIRECT && vip.verdict != VERDICT_RELAY {
+        return deny(domain, Reason::Policy, if vip.errno == 0 { EACCES } else { vip.errno });
+    }
+    // SAFETY: a field of the live context.
+    if unsafe { (*ctx.sock_addr).type_ } != SOCK_STREAM {
+        count(domain, Reason::Datagram);
+        return Verdict::Pass;
+    }
+    stream(ctx, face, domain, vip, ip, port)
+}
+
+#[inline(always)]
+fn stream(
+    ctx: &SockAddrContext,
+    face: &Face,
+    domain: u32,
+    vip: &Vip,
+    ip: Ip,
+    port: u32,
+) -> Verdict {
+    if vip.check == CHECK_LISTENERS && !open(vip, ip, port) {
+        return deny(domain, Reason::NoListener, ECONNREFUSED);
+    }
+    if vip.verdict == VERDICT_DIRECT && !bound_to(ctx, &face.vip) {
+        remember(ctx, Dest { ip, port, kind: NAME_VIP });
+        count(domain, Reason::Direct);
+        return Verdict::Direct(vip.real);
+    }
+    // SAFETY: entries are written whole.
+    if let Some(refusal) = unsafe { REFUSED.get(Port { domain, ip, port }) } {
+        // SAFETY: a helper without arguments.
+        if refusal.until > unsafe { bpf_ktime_get_ns() } {
+            return deny(domain, Reason::RecentlyRefused, refusal.errno);
+        }
+    }
+    forget(ctx);
+    count(domain, if vip.verdict == VERDICT_RELAY { Reason::Relay } else { Reason::BoundToVip });
+    Verdict::Pass
+}
+
+/// Whether anyone in the peer's namespace listens where this connection would arrive.
+#[inline(always)]
+fn open(vip: &Vip, ip: Ip, port: u32) -> bool {
+    let mut at = Listener { netns: vip.netns, ip: vip.real, port, pad: 0 };
+    if listening(&at) {
+        return true;
+    }
+    at.ip = ip;
+    if listening(&at) {
+        return true;
+    }
+    at.ip = [0; 4];
+    listening(&at)
+}
+
+/// A socket bound to its VIP would send that as source on the site's network, where no answer finds back.
+#[inline(always)]
+fn bound_to(ctx: &SockAddrContext, vip: &Ip) -> bool {
+    // SAFETY: fields of the live context; the pointer is checked.
+    let sk = unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk };
+    if sk.is_null() {
+        return false;
+    }
+    if is_v4(vip) {
+        // SAFETY: checked above.
+        return mapped(unsafe { (*sk).src_ip4 }) == *vip;
+    }
+    get6!((*sk).src_ip6) == *vip
+}
+
+#[inline(always)]
+fn deny(domain: u32, reason: Reason, errno: u32) -> Verdict {
+    count(domain, reason);
+    Verdict::Deny(errno)
+}
+
+/// The hook's return value for a refusal; the caller sees `errno`, or EPERM before Linux 5.18.
+#[inline(always)]
+pub fn refuse(errno: u32) -> i32 {
+    if feature(FEATURE_RETVAL) {
+        // SAFETY: takes a number.
+        unsafe { bpf_set_retval(-(errno as i32)) };
+    }
+    0
+}
