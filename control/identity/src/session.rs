@@ -1,0 +1,107 @@
+//! The machine's end of its session: it dials the hub and serves HTTP/2 on that connection.
+//!
+//! Used by `rlark-agent` (pod logs) and `rlark-node` (routes, dials, flows). See
+//! [`control_api::session`] for the protocol.
+
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http2;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    ca::SERVER_NAME,
+    client::{self, ConnectError},
+    digest,
+    machine::Identity,
+};
+
+/// Whether the hub can reach this machine now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionState {
+    Connecting,
+    Connected,
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+/// A connection that lasted this long was good: the next attempt is made soon again.
+const GOOD: Duration = Duration::from_secs(10);
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Keeps a session until `stop`: serves `app` to the hub, reconnects with a jittered pause of at
+/// most 5 s, and connects anew when the certificate was renewed. `state` tells what stands.
+pub async fn run(
+    identity: Identity,
+    app: Router,
+    state: watch::Sender<SessionState>,
+    stop: CancellationToken,
+) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let started = Instant::now();
+        let end = tokio::select! {
+            () = stop.cancelled() => return,
+            end = once(&identity, app.clone(), &state) => end,
+        };
+        state.send_replace(SessionState::Connecting);
+        match end {
+            Ok(End::Renewed) => continue,
+            Ok(End::Closed(error)) => {
+                tracing::info!(server = %identity.server(), error, "the session ended");
+            }
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::warn!(%error, ?cause, "no session with the server");
+            }
+        }
+        if started.elapsed() > GOOD {
+            pause = FIRST_PAUSE;
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(jitter(pause)) => {}
+        }
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+enum End {
+    /// The certificate changed; the hub takes the new connection of the same key for the old one.
+    Renewed,
+    Closed(Option<String>),
+}
+
+async fn once(
+    identity: &Identity,
+    app: Router,
+    state: &watch::Sender<SessionState>,
+) -> Result<End, ConnectError> {
+    let mut changed = identity.changed();
+    changed.mark_unchanged();
+    let stream = client::connect(identity.server(), SERVER_NAME, identity.session_config()).await?;
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .max_concurrent_streams(1024)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
+    tracing::info!(server = %identity.server(), machine = %identity.machine(), "session connected");
+    state.send_replace(SessionState::Connected);
+    tokio::select! {
+        end = connection => Ok(End::Closed(end.err().map(|e| e.to_string()))),
+        _ = changed.changed() => Ok(End::Renewed),
+    }
+}
+
+/// Between half of `pause` and all of it, so that a fleet does not return in step.
+fn jitter(pause: Duration) -> Duration {
+    let share = digest::random::<1>().map_or(128, |[b]| u32::from(b));
+    pause / 2 + pause / 2 * share / 255
+}
