@@ -1,1 +1,21 @@
-//! control-schema
+//! control-schema: the pure half of Kubernetes API machinery. Schemas, strict decoding, patches, selectors,
+//! tables, OpenAPI documents and the facts of the built-in kinds, as functions on `serde_json::Value`.
+//!
+//! No I/O, no clock, no randomness: the caller passes `now` and a random source. `control-apiserver` is the
+//! main user; the CLI and tests use it too.
+
+pub mod builtin;
+pub mod error;
+pub mod names;
+
+pub mod patch;
+pub mod path;
+pub mod resource;
+pub mod schema;
+pub mod selector;
+pub mod strict;
+pub mod table;
+
+pub use error::{Cause, FieldError};
+pub use resource::{Resource, Scope};
+pub use schema::Schema;

@@ -1,0 +1,135 @@
+//! Field selectors: `metadata.name=x,status.phase!=Running`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde_json::Value;
+
+use super::SelectorError;
+
+/// One term.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldTerm {
+    /// Dotted path.
+    pub field: String,
+    pub value: String,
+    /// `!=`.
+    pub negated: bool,
+}
+
+/// A parsed selector; the empty one matches everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldSelector {
+    pub terms: Vec<FieldTerm>,
+}
+
+impl FieldSelector {
+    pub fn is_empty(&self) -> bool {
+        self.terms.is_empty()
+    }
+
+    /// Refuses fields that are neither `metadata.name`, `metadata.namespace` nor in `selectable`.
+    pub fn check(&self, selectable: &[String]) -> Result<(), SelectorError> {
+        for term in &self.terms {
+            let known = ["metadata.name", "metadata.namespace"].contains(&term.field.as_str());
+            if !known && !selectable.contains(&term.field) {
+                return Err(SelectorError::UnsupportedField(term.field.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The value that a field must have, when the selector demands exactly one (`metadata.name=x`).
+    pub fn required(&self, field: &str) -> Option<&str> {
+        self.terms.iter().find(|t| t.field == field && !t.negated).map(|t| t.value.as_str())
+    }
+
+    /// Whether an object matches; a missing field counts as empty.
+    pub fn matches_object(&self, object: &Value) -> bool {
+        self.terms.iter().all(|term| {
+            let mut at = Some(object);
+            for part in term.field.split('.') {
+                at = at.and_then(|value| value.get(part));
+            }
+            let equal = match at {
+                None | Some(Value::Null) => term.value.is_empty(),
+                Some(Value::String(text)) => text == &term.value,
+                Some(other) => other.to_string() == term.value,
+            };
+            equal != term.negated
+        })
+    }
+}
+
+impl FromStr for FieldSelector {
+    type Err = SelectorError;
+
+    fn from_str(selector: &str) -> Result<Self, SelectorError> {
+        let mut terms = Vec::new();
+        for term in split(selector) {
+            if term.is_empty() {
+                continue;
+            }
+            let refuse =
+                || SelectorError::Field { selector: selector.to_owned(), term: term.clone() };
+            let (field, value, negated) = operator(&term).ok_or_else(refuse)?;
+            let value = unescape(value).ok_or_else(refuse)?;
+            terms.push(FieldTerm { field: field.to_owned(), value, negated });
+        }
+        Ok(Self { terms })
+    }
+}
+
+/// Splits at commas that are not escaped.
+fn split(selector: &str) -> Vec<String> {
+    let mut terms = vec![String::new()];
+    let mut escaped = false;
+    for c in selector.chars() {
+        if c == ',' && !escaped {
+            terms.push(String::new());
+            continue;
+        }
+        escaped = c == '\\' && !escaped;
+        if let Some(last) = terms.last_mut() {
+            last.push(c);
+        }
+    }
+    terms
+}
+
+fn operator(term: &str) -> Option<(&str, &str, bool)> {
+    let at = term.find(['=', '!'])?;
+    let (field, rest) = term.split_at(at);
+    if let Some(value) = rest.strip_prefix("!=") {
+        return Some((field, value, true));
+    }
+    rest.strip_prefix("==").or_else(|| rest.strip_prefix('=')).map(|value| (field, value, false))
+}
+
+fn unescape(value: &str) -> Option<String> {
+    let mut text = String::with_capacity(value.len());
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next()? {
+                c @ ('\\' | ',' | '=') => text.push(c),
+                _ => return None,
+            },
+            ',' | '=' => return None,
+            c => text.push(c),
+        }
+    }
+    Some(text)
+}
+
+impl fmt::Display for FieldSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, term) in self.terms.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            let op = if term.negated { "!=" } else { "=" };
+            let value = term.value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
+            write!(f, "{comma}{}{op}{value}", term.field)?;
+        }
+        Ok(())
+    }
+}
