@@ -69,6 +69,7 @@ pub fn remove(path: &Path) -> Result<()> {
         match fs::remove_dir(path) {
             Ok(()) => Ok(Some(())),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Some(())),
+            Err(e) if e.kind() == std::io::ErrorKind::ResourceBusy => Ok(None),
             Err(e) => Err(e.into()),
         }
     })

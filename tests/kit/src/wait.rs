@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Calls `probe` until it gives a value; after `limit` the error says what was awaited and, from
-/// the last `Err` of the probe, why it was not there.
+/// Calls `probe` until it gives a value. An error of the probe ends the wait at once: what may still
+/// heal is `Ok(None)`.
 pub fn eventually<T>(
     what: &str,
     limit: Duration,
@@ -14,13 +14,11 @@ pub fn eventually<T>(
     let end = Instant::now() + limit;
     loop {
         crate::lab::interrupted()?;
-        let last = match probe() {
-            Ok(Some(v)) => return Ok(v),
-            Ok(None) => String::new(),
-            Err(e) => format!(": {e:#}"),
-        };
+        if let Some(v) = probe()? {
+            return Ok(v);
+        }
         if Instant::now() >= end {
-            bail!("waited {:.0?} for {what}{last}", limit);
+            bail!("waited {limit:.0?} in vain for {what}");
         }
         pause(Duration::from_millis(20));
     }

@@ -1,0 +1,227 @@
+//! Figures against raw TCP in the same run. Each is measured inside tasks of real Jobs, by a
+//! program that knows nothing of RLark.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use serde_json::Value;
+use test_kit::{
+    command::{output, stdout},
+    product::{Product, results, text},
+    wait::{eventually, pause},
+};
+
+use crate::{
+    report::{Figure, Goal, Report},
+    scenario::{self, number},
+    setup, signals,
+    ui::Steps,
+};
+
+const MANIFEST: &str = include_str!("bench/manifest.yaml");
+const OBJECTS: usize = 10_000;
+
+#[derive(Args, Debug)]
+pub(crate) struct Bench {
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Exit with 1 when a goal is missed.
+    #[arg(long)]
+    check: bool,
+}
+
+impl Bench {
+    pub(crate) fn run(&self) -> Result<()> {
+        signals::install()?;
+        let mut steps = Steps::default();
+        let mut product = scenario::prepare(&mut steps)?;
+        let figures = measure(&mut product, &mut steps).map_err(|e| product.explain(e))?;
+        drop(product);
+        let mut report = Report::new("cargo xtask bench");
+        report.results = figures;
+        report.print();
+        if let Some(file) = &self.json {
+            report.write(file)?;
+        }
+        if self.check { report.check() } else { Ok(()) }
+    }
+}
+
+fn measure(p: &mut Product, steps: &mut Steps) -> Result<Vec<Figure>> {
+    scenario::bring_up(p, steps)?;
+    let mut all = Vec::new();
+    steps.step("start servers and idle flows", |_| {
+        p.apply(MANIFEST)?;
+        eventually("the idle flows to stand", Duration::from_secs(120), || {
+            p.alive()?;
+            let logs = p.logs("bench-idle").unwrap_or_default();
+            Ok(logs.contains("IDLE ").then_some(()))
+        })
+    })?;
+    all.push(steps.step("idle for 10 s", |_| idle(p))?);
+    let direct = steps.step("within a site: raw and direct in turns", |b| job(p, "direct", b))?;
+    let relay = steps.step("between sites: relayed", |b| job(p, "relay", b))?;
+    all.extend(direct_figures(&direct)?);
+    all.extend(relay_figures(&relay, &direct)?);
+    all.push(steps.step("kubectl get beside 10,000 objects", |_| kubectl_get(p))?);
+    Ok(all)
+}
+
+/// Runs one measuring Job of the manifest to its end.
+fn job(p: &mut Product, kind: &str, bar: &crate::ui::Progress) -> Result<Vec<Value>> {
+    let name = format!("bench-{kind}");
+    p.apply(&measuring_job(&name, kind))?;
+    scenario::finish(p, &name, bar, |_| ())?;
+    results(&p.logs(&name)?)
+}
+
+/// A Job with one measuring task: `direct` beside the server, `relay` at the other site.
+fn measuring_job(name: &str, kind: &str) -> String {
+    let (site, raw) = if kind == "direct" { ("cloud", "\"--raw\", ") } else { ("edge", "") };
+    format!(
+        r#"apiVersion: rlinf.io/v1alpha1
+kind: Job
+metadata: {{ name: {name} }}
+spec:
+  domain: bench
+  tasks:
+    - name: client
+      role: Rollout
+      agentType: Raw
+      nodeSelector: {{ site: {site} }}
+      raw:
+        artifact: file:///opt/rlark/bin/rlark-traffic
+        entrypoint: ["rlark-traffic", "measure", {raw}"--label", "{kind}", "--mib", "512",
+          "--to", "bench-server-server-0.rlark-domain:7000"]
+"#
+    )
+}
+
+/// Cores used by all of the product's processes together while nothing happens.
+fn idle(p: &mut Product) -> Result<Figure> {
+    let (start, before) = (Instant::now(), p.cpu_seconds()?);
+    pause(Duration::from_secs(10));
+    let used = (p.cpu_seconds()? - before) / start.elapsed().as_secs_f64();
+    Ok(Figure::new("idle.cpu.cores", used, "cores", Goal::AtMost(0.01), 1))
+}
+
+fn path<'a>(all: &'a [Value], which: &str) -> Result<&'a Value> {
+    let found = all.iter().find(|v| text(v, "/path") == which);
+    found.with_context(|| format!("no result over the {which} path"))
+}
+
+fn direct_figures(all: &[Value]) -> Result<Vec<Figure>> {
+    let (ours, raw) = (path(all, "virtual")?, path(all, "raw")?);
+    let (up, raw_up) = (number(ours, "/up_gbps"), number(raw, "/up_gbps"));
+    let (down, raw_down) = (number(ours, "/down_gbps"), number(raw, "/down_gbps"));
+    let ratio = (up + down) / (raw_up + raw_down);
+    let (connect, raw_connect) = (number(ours, "/connect/p50_us"), number(raw, "/connect/p50_us"));
+    Ok(vec![
+        Figure::new("direct.throughput.ratio", ratio, "", Goal::AtLeast(0.95), 3)
+            .beside("raw Gbit/s", raw_up),
+        Figure::new(
+            "direct.connect.extra_us",
+            connect - raw_connect,
+            "us",
+            Goal::AtMost(10.0),
+            samples(ours),
+        )
+        .beside("raw", raw_connect),
+    ])
+}
+
+fn relay_figures(relay: &[Value], direct: &[Value]) -> Result<Vec<Figure>> {
+    let (ours, raw) = (path(relay, "virtual")?, path(direct, "raw")?);
+    let raw_up = number(raw, "/up_gbps");
+    let least = 3.0f64.min(0.2 * raw_up);
+    let n = samples(ours);
+    Ok(vec![
+        Figure::new(
+            "relay.first_byte.p50_us",
+            number(ours, "/first_byte/p50_us"),
+            "us",
+            Goal::AtMost(500.0),
+            n,
+        )
+        .beside("raw", number(raw, "/first_byte/p50_us")),
+        Figure::new(
+            "relay.first_byte.p99_us",
+            number(ours, "/first_byte/p99_us"),
+            "us",
+            Goal::None,
+            n,
+        )
+        .beside("raw", number(raw, "/first_byte/p99_us")),
+        Figure::new(
+            "relay.request_response.p50_us",
+            number(ours, "/request_response/p50_us"),
+            "us",
+            Goal::None,
+            n,
+        )
+        .beside("raw", number(raw, "/request_response/p50_us")),
+        Figure::new(
+            "relay.throughput.gbps",
+            number(ours, "/up_gbps"),
+            "Gbit/s",
+            Goal::AtLeast(least),
+            3,
+        )
+        .beside("raw", raw_up),
+        Figure::new(
+            "relay.throughput.down.gbps",
+            number(ours, "/down_gbps"),
+            "Gbit/s",
+            Goal::None,
+            3,
+        )
+        .beside("raw", number(raw, "/down_gbps")),
+    ])
+}
+
+fn samples(v: &Value) -> usize {
+    let n = v.pointer("/first_byte/samples").and_then(Value::as_u64);
+    n.and_then(|n| n.try_into().ok()).unwrap_or(0)
+}
+
+/// `kubectl get` of one object among many, less what kubectl needs to start.
+fn kubectl_get(p: &Product) -> Result<Figure> {
+    fill(p)?;
+    let timed = |args: &[&str]| -> Result<f64> {
+        let mut all = Vec::new();
+        for _ in 0..21 {
+            let start = Instant::now();
+            output(&mut p.kubectl(args.iter().copied()))?;
+            all.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        all.sort_unstable_by(f64::total_cmp);
+        all.get(10).copied().context("no sample")
+    };
+    let get = timed(&["get", "configmap", "bench-5000"])?;
+    let start = timed(&["version", "--client"])?;
+    let goal = Goal::AtMost(30.0);
+    Ok(Figure::new("kubectl.get.p50_ms", get - start, "ms", goal, 21)
+        .beside("kubectl start", start))
+}
+
+fn fill(p: &Product) -> Result<()> {
+    let items: Vec<Value> = (0..OBJECTS)
+        .map(|i| {
+            serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": format!("bench-{i}"), "labels": {"bench": "true"}},
+                "data": {"value": i.to_string()}})
+        })
+        .collect();
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items});
+    let file = p.lab.dir().join("objects.json");
+    std::fs::write(&file, serde_json::to_vec(&list)?)?;
+    let mut c = p.kubectl(["create", "--validate=false", "-o", "name", "-f"]);
+    let made = stdout(c.arg(&file)).with_context(|| setup::kubectl().display().to_string())?;
+    ensure!(made.lines().count() == OBJECTS, "{} objects were created", made.lines().count());
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! Result files: one shape for the demo and every bench, so that a script can hold them against
+//! goals.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
+use test_kit::command::{cmd, stdout};
+
+use crate::ui::Step;
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Machine {
+    cpu: String,
+    cores: usize,
+    kernel: String,
+}
+
+/// What was measured beside it in the same run.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Baseline {
+    pub(crate) name: String,
+    pub(crate) value: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figure {
+    pub(crate) name: String,
+    pub(crate) value: f64,
+    pub(crate) unit: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) goal: String,
+    pub(crate) pass: bool,
+    pub(crate) samples: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) baseline: Option<Baseline>,
+}
+
+/// A bound that a figure is held against.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
+    None,
+}
+
+impl Figure {
+    pub(crate) fn new(name: &str, value: f64, unit: &str, goal: Goal, samples: usize) -> Self {
+        let (goal, pass) = match goal {
+            Goal::AtLeast(g) => (format!(">= {g}"), value >= g),
+            Goal::AtMost(g) => (format!("<= {g}"), value <= g),
+            Goal::None => (String::new(), true),
+        };
+        let unit = unit.to_owned();
+        Self { name: name.to_owned(), value, unit, goal, pass, samples, baseline: None }
+    }
+
+    pub(crate) fn beside(mut self, name: &str, value: f64) -> Self {
+        self.baseline = Some(Baseline { name: name.to_owned(), value });
+        self
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    command: String,
+    commit: String,
+    machine: Machine,
+    pub(crate) results: Vec<Figure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) job_phase: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) steps: Vec<Step>,
+}
+
+impl Report {
+    pub(crate) fn new(command: &str) -> Self {
+        let line = |r: Result<String>| r.map(|s| s.trim().to_owned()).unwrap_or_default();
+        let commit = line(stdout(&mut cmd("git", ["rev-parse", "--short=12", "HEAD"])));
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
+        let cores = std::thread::available_parallelism().map_or(0, Into::into);
+        let kernel = line(stdout(&mut cmd("uname", ["-r"])));
+        let cpu = model.map_or("unknown", |(_, m)| m).to_owned();
+        Self {
+            command: command.to_owned(),
+            commit,
+            machine: Machine { cpu, cores, kernel },
+            results: Vec::new(),
+            job_phase: None,
+            steps: Vec::new(),
+        }
+    }
+
+    /// The table that people read.
+    pub(crate) fn print(&self) {
+        let m = &self.machine;
+        println!("\n{} cores, {}, Linux {}", m.cores, m.cpu, m.kernel);
+        println!("{:<34} {:>12} {:<7} {:<12} {:<5} beside", "figure", "value", "", "goal", "");
+        for f in &self.results {
+            let pass = if f.goal.is_empty() {
+                ""
+            } else if f.pass {
+                "met"
+            } else {
+                "MISS"
+            };
+            let beside = f.baseline.as_ref();
+            let beside = beside.map_or(String::new(), |b| format!("{} {:.3}", b.name, b.value));
+            println!(
+                "{:<34} {:>12.3} {:<7} {:<12} {:<5} {beside}",
+                f.name, f.value, f.unit, f.goal, pass
+            );
+        }
+    }
+
+    pub(crate) fn write(&self, to: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        fs::write(to, text + "\n").with_context(|| format!("cannot write {}", to.display()))
+    }
+
+    /// An error that names every missed goal.
+    pub(crate) fn check(&self) -> Result<()> {
+        let missed: Vec<&str> =
+            self.results.iter().filter(|f| !f.pass).map(|f| f.name.as_str()).collect();
+        if missed.is_empty() { Ok(()) } else { bail!("goals missed: {}", missed.join(", ")) }
+    }
+}

@@ -1,0 +1,99 @@
+//! What the other commands need on a machine: Debian packages and a kubectl that is new enough.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use test_kit::command::{cmd, on_path, output, stdout};
+
+/// (program, Debian package) pairs; a package is missing when its program is.
+const PROGRAMS: [(&str, &str); 9] = [
+    ("cc", "gcc"),
+    ("cmake", "cmake"),
+    ("make", "make"),
+    ("ip", "iproute2"),
+    ("nft", "nftables"),
+    ("nsenter", "util-linux"),
+    ("setpriv", "util-linux"),
+    ("sysctl", "procps"),
+    ("git", "git"),
+];
+
+/// `kubectl wait --for=jsonpath` and `apply --validate=strict` came with this minor version.
+const KUBECTL_MINOR: u32 = 25;
+/// As in `xtask/kubectl/go.mod`, whose modules are numbered v0.34.1.
+const KUBECTL_VERSION: &str = "v1.34.1";
+
+pub(crate) fn run() -> Result<()> {
+    let done = ensure_all()?;
+    println!("{}", if done.is_empty() { "nothing was missing".to_owned() } else { done });
+    Ok(())
+}
+
+/// Installs what is missing; says what it did.
+pub(crate) fn ensure_all() -> Result<String> {
+    let mut missing: Vec<&str> =
+        PROGRAMS.iter().filter(|(p, _)| !on_path(p)).map(|(_, d)| *d).collect();
+    let kubectl = kubectl_minor();
+    if kubectl.is_none() && !on_path("go") {
+        missing.push("kubernetes-client");
+    }
+    missing.dedup();
+    if !missing.is_empty() {
+        install(&missing)?;
+    }
+    let mut done: Vec<String> = missing.iter().map(|m| format!("installed {m}")).collect();
+    if kubectl.is_none_or(|m| m < KUBECTL_MINOR) && on_path("go") {
+        done.push(build_kubectl()?);
+    }
+    Ok(done.join("\n"))
+}
+
+fn install(packages: &[&str]) -> Result<()> {
+    let line = format!("apt-get update && apt-get install -y {}", packages.join(" "));
+    let debian = on_path("apt-get");
+    let root = std::env::var("USER").is_ok_and(|u| u == "root") || is_root();
+    if !(debian && root) {
+        bail!("missing: {}. On Debian, as root, run:\n  {line}", packages.join(", "));
+    }
+    eprintln!("  installing {}", packages.join(" "));
+    output(&mut cmd("apt-get", ["update", "-qq"]))?;
+    let mut c = cmd("apt-get", ["install", "-y", "-qq", "--no-install-recommends"]);
+    output(c.args(packages).env("DEBIAN_FRONTEND", "noninteractive")).map(drop)
+}
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// The client's minor version, if there is a kubectl.
+fn kubectl_minor() -> Option<u32> {
+    let text = stdout(&mut cmd("kubectl", ["version", "--client", "-o", "json"])).ok()?;
+    let v: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let minor = v["clientVersion"]["minor"].as_str()?;
+    minor.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok()
+}
+
+/// Compiles kubectl from `xtask/kubectl` into the build directory's `tools`, which [`kubectl`]
+/// prefers.
+fn build_kubectl() -> Result<String> {
+    let to = crate::root().join("target/tools/kubectl");
+    if to.is_file() {
+        return Ok(String::new());
+    }
+    eprintln!("  building kubectl {KUBECTL_VERSION} from its Go modules, some minutes");
+    let flags = format!(
+        "-s -w -X k8s.io/component-base/version.gitVersion={KUBECTL_VERSION} \
+         -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34"
+    );
+    let mut c = Command::new("go");
+    c.args(["build", "-ldflags", &flags, "-o"]).arg(&to).arg(".");
+    output(c.current_dir(crate::root().join("xtask/kubectl"))).context("kubectl")?;
+    ensure!(to.is_file(), "go built no {}", to.display());
+    Ok("built kubectl".to_owned())
+}
+
+/// The kubectl to use.
+pub(crate) fn kubectl() -> std::path::PathBuf {
+    let ours = crate::root().join("target/tools/kubectl");
+    if ours.is_file() { ours } else { "kubectl".into() }
+}
