@@ -1,22 +1,19 @@
 //! Ctrl-C and SIGTERM end the work through errors, so that every guard runs.
 
-use anyhow::{Context as _, Result};
-use nix::sys::signal::{SigSet, Signal};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Blocks both signals in this thread and all later ones; a thread of its own waits for them.
-/// The second signal ends the process at once.
+use anyhow::{Context as _, Result};
+
+/// The first signal lets every wait end with an error; the second ends the process at once.
 pub(crate) fn install() -> Result<()> {
-    let mut set = SigSet::empty();
-    set.add(Signal::SIGINT);
-    set.add(Signal::SIGTERM);
-    set.thread_block().context("cannot block signals")?;
-    std::thread::spawn(move || {
-        if set.wait().is_ok() {
-            eprintln!("\ninterrupted: cleaning up (again to give up)");
-            test_kit::lab::interrupt();
+    static SEEN: AtomicBool = AtomicBool::new(false);
+    ctrlc::set_handler(|| {
+        if SEEN.swap(true, Ordering::SeqCst) {
+            #[expect(clippy::exit, reason = "the person gave up on the clean-up")]
+            std::process::exit(130);
         }
-        drop(set.thread_unblock());
-        std::thread::park();
-    });
-    Ok(())
+        eprintln!("\ninterrupted: cleaning up (again to give up)");
+        test_kit::lab::interrupt();
+    })
+    .context("cannot handle signals")
 }

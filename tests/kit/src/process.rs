@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -40,6 +41,8 @@ impl Process {
         let mut c = wrapped(s.netns, s.cgroup, s.program);
         c.args(&s.args).envs(s.env).stdin(Stdio::null());
         c.stdout(log.try_clone()?).stderr(log);
+        // A Ctrl-C at the terminal is for the owner, who ends its programs in order.
+        c.process_group(0);
         let child = c.spawn().with_context(|| format!("cannot start {}", s.program.display()))?;
         Ok(Self { name: s.name.to_owned(), child, log: s.log })
     }
