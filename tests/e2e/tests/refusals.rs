@@ -1,7 +1,5 @@
 //! Bad input gets a clear answer that names what is wrong, and nothing is lost.
 
-mod common;
-
 use std::{fs, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
@@ -44,7 +42,7 @@ fn condition(p: &Product, words: &str, part: &str) -> Result<()> {
 
 #[test]
 fn kubectl_is_told_what_is_wrong_with_a_manifest() -> Result<()> {
-    let p = common::server()?;
+    let p = test_e2e::server()?;
     let unknown = "apiVersion: rlinf.io/v1alpha1\nkind: Domain\nmetadata: {name: d}\nspec: {cidr: 10.9.0.0/24, cidrr: x}\n";
     let file = manifest(&p, unknown)?;
     let said = refused(p.kubectl(["apply", "--validate=strict", "-f"]).arg(&file))?;
@@ -57,7 +55,7 @@ fn kubectl_is_told_what_is_wrong_with_a_manifest() -> Result<()> {
 
 #[test]
 fn conditions_say_why_a_domain_or_job_does_not_proceed() -> Result<()> {
-    let p = common::server()?;
+    let p = test_e2e::server()?;
     p.apply("apiVersion: rlinf.io/v1alpha1\nkind: Domain\nmetadata: {name: bad}\nspec: {cidr: 10.9.0.0/33}\n")
         .or_else(|e| if format!("{e:#}").contains("cidr") { Ok(String::new()) } else { Err(e) })?;
     if p.get("rldomain bad").is_ok() {
@@ -72,7 +70,7 @@ fn conditions_say_why_a_domain_or_job_does_not_proceed() -> Result<()> {
 
 #[test]
 fn a_token_works_once_and_a_node_name_is_taken_once() -> Result<()> {
-    let mut p = common::server()?;
+    let mut p = test_e2e::server()?;
     p.join("cloud", "gpu-1", &[])?;
     p.online()?;
     let machine = p.machines.first().context("one machine")?;
@@ -101,7 +99,7 @@ fn a_token_works_once_and_a_node_name_is_taken_once() -> Result<()> {
 
 #[test]
 fn a_second_server_names_the_directory_or_port_it_cannot_have() -> Result<()> {
-    let p = common::server()?;
+    let p = test_e2e::server()?;
     let server = p.program("rlark-server");
     let start = |data: &std::path::Path, port: u16| {
         let mut c = wrapped(Some(&p.internet.hub), None, &server);
@@ -116,7 +114,7 @@ fn a_second_server_names_the_directory_or_port_it_cannot_have() -> Result<()> {
 
 #[test]
 fn a_missing_entrypoint_fails_the_job_with_its_name() -> Result<()> {
-    let mut p = common::server()?;
+    let mut p = test_e2e::server()?;
     p.join("cloud", "gpu-1", &[])?;
     p.online()?;
     p.apply("apiVersion: rlinf.io/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec:\n  tasks: [{name: a, role: Actor, agentType: Raw, raw: {entrypoint: [\"no-such-program\"]}}]\n")?;
@@ -133,7 +131,7 @@ fn programs_that_need_root_say_so() -> Result<()> {
     for program in ["rlark-node", "rlark-agent"] {
         let mut c = Command::new("setpriv");
         c.args(["--reuid", "65534", "--clear-groups", "--"]);
-        c.arg(common::programs()?.join(program));
+        c.arg(test_e2e::programs()?.join(program));
         c.args(["--server", "https://127.0.0.1:1", "--name", "x", "--data-dir", "/tmp/none"]);
         holds(&refused(&mut c)?, &["root"])?;
     }

@@ -1,7 +1,5 @@
 //! The demo's scenario, with the server killed and restarted in the middle.
 
-mod common;
-
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
@@ -31,10 +29,10 @@ fn streaming(p: &mut Product, job: &str) -> Result<()> {
 
 #[test]
 fn a_job_of_two_sites_survives_a_crash_of_the_server() -> Result<()> {
-    let mut p = common::two_sites()?;
+    let mut p = test_e2e::two_sites()?;
     let run = |p: &mut Product| -> Result<()> {
         // More data than the demo, so that the crash falls into the transfer.
-        let manifest = common::example()?.replace("\"128\"", "\"1024\"");
+        let manifest = test_e2e::example()?.replace("\"128\"", "\"1024\"");
         p.apply(&manifest)?;
         streaming(p, "two-sites")?;
         p.server.as_mut().map_or(Ok(()), test_kit::process::Process::kill)?;
@@ -62,10 +60,10 @@ fn nothing_is_left_behind() -> Result<()> {
         Ok(links + &nft)
     };
     let before = state()?;
-    let mut p = common::two_sites()?;
+    let mut p = test_e2e::two_sites()?;
     let (id, dir, cgroup) =
         (p.lab.id().to_owned(), p.lab.dir().to_owned(), p.cgroup.path().to_owned());
-    p.apply(&common::example()?)?;
+    p.apply(&test_e2e::example()?)?;
     // In the middle of a run: that is where people press Ctrl-C.
     let streams = streaming(&mut p, "two-sites");
     streams.map_err(|e| p.explain(e))?;
