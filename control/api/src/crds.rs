@@ -48,8 +48,13 @@ pub fn file_name(crd: &CustomResourceDefinition) -> String {
 
 fn finish(root: &mut JSONSchemaProps) {
     Walk { field: "", in_pod_template: false }.walk(root);
-    // The root's own metadata and the spec's presence are the API server's business.
-    root.required = root.required.take().filter(|r| !r.is_empty());
+    // Objects without a spec were always accepted; they get an empty one, so that they can be read.
+    if let Some(spec) = root.properties.as_mut().and_then(|p| p.get_mut("spec"))
+        && spec.required.is_none()
+    {
+        spec.default = Some(JSON(serde_json::json!({})));
+        root.required = None;
+    }
 }
 
 struct Walk<'a> {
@@ -100,8 +105,15 @@ impl Walk<'_> {
             (_, "conditions") => &["type"],
             (
                 true,
-                "containers" | "initContainers" | "ephemeralContainers" | "env" | "volumes"
-                | "imagePullSecrets" | "resourceClaims" | "claims" | "schedulingGates",
+                "containers"
+                | "initContainers"
+                | "ephemeralContainers"
+                | "env"
+                | "volumes"
+                | "imagePullSecrets"
+                | "resourceClaims"
+                | "claims"
+                | "schedulingGates",
             ) => &["name"],
             (true, "hostAliases") => &["ip"],
             (true, "ports") => &["containerPort", "protocol"],

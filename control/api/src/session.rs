@@ -194,14 +194,26 @@ pub struct DialRequest {
 #[serde(rename_all = "camelCase", tag = "type")]
 pub enum RouteUpdate {
     /// Replaces all that was known.
-    Snapshot { domains: Vec<DomainRoutes> },
+    Snapshot {
+        domains: Vec<DomainRoutes>,
+    },
     /// Adds or replaces one Domain whole (its CIDR, keys or options changed).
-    Domain { domain: DomainRoutes },
+    Domain {
+        domain: DomainRoutes,
+    },
     /// The node hosts no pod of this Domain any more, or it was deleted.
-    DomainGone { name: DomainName },
+    DomainGone {
+        name: DomainName,
+    },
     /// Adds or replaces the member with this uid.
-    Member { domain: DomainName, member: Member },
-    MemberGone { domain: DomainName, uid: String },
+    Member {
+        domain: DomainName,
+        member: Member,
+    },
+    MemberGone {
+        domain: DomainName,
+        uid: String,
+    },
     /// Sent every 15 seconds, so that a dead stream is noticed.
     KeepAlive,
 }

@@ -19,9 +19,7 @@ pub use common::{AgentType, EnvVar, Phase, PullProgress};
 pub use domain::{Domain, DomainSpec, DomainStatus, IpAllocation};
 pub use domain_peer::{DomainPeer, DomainPeerSpec, DomainPeerStatus, PeerPod};
 pub use job::{Job, JobPhase, JobSpec, JobStatus, JobTask, JobTaskStatus};
-pub use node::{
-    Disk, Node, NodeAddress, NodeEvent, NodeInfo, NodePhase, NodeSpec, NodeStatus,
-};
+pub use node::{Disk, Node, NodeAddress, NodeEvent, NodeInfo, NodePhase, NodeSpec, NodeStatus};
 pub use pod::{Pod, PodPhase, PodSpec, PodStatus};
 pub use task::{
     DockerContainer, DockerTask, DockerVolume, KubernetesTask, RawTask, RestartPolicy, Task,

@@ -89,8 +89,7 @@ fn masked(ip: IpAddr, prefix: u8) -> IpAddr {
             IpAddr::V4((u32::from(ip) & mask).into())
         }
         IpAddr::V6(ip) => {
-            let mask =
-                u128::MAX.checked_shl(u32::from(128_u8.saturating_sub(prefix))).unwrap_or(0);
+            let mask = u128::MAX.checked_shl(u32::from(128_u8.saturating_sub(prefix))).unwrap_or(0);
             IpAddr::V6((u128::from(ip) & mask).into())
         }
     }
@@ -169,8 +168,11 @@ pub fn task_name_max(spec: &TaskSpec) -> usize {
     match &spec.agent_type {
         Some(AgentType::Raw | AgentType::Docker) => LABEL_MAX - "-0".len(),
         _ => {
-            let kind =
-                spec.kubernetes.as_ref().and_then(|k| k.workload.as_ref()).and_then(|w| w.kind.as_ref());
+            let kind = spec
+                .kubernetes
+                .as_ref()
+                .and_then(|k| k.workload.as_ref())
+                .and_then(|w| w.kind.as_ref());
             if kind == Some(&WorkloadKind::StatefulSet) { 52 } else { LABEL_MAX }
         }
     }
@@ -212,7 +214,8 @@ fn task_at(job: &str, task: &JobTask, at: &str, errors: &mut Vec<FieldError>) {
     if task.name.is_empty() {
         errors.push(FieldError::new(format!("{at}.name"), "a task needs a name"));
     } else if full.len() > max {
-        let message = format!("the Task's name {full:?} is {} characters long, {max} fit", full.len());
+        let message =
+            format!("the Task's name {full:?} is {} characters long, {max} fit", full.len());
         errors.push(FieldError::new(format!("{at}.name"), message));
     } else if !is_label(&full, max) {
         let message = format!(
@@ -245,7 +248,10 @@ fn runtime_at(spec: &TaskSpec, at: &str, errors: &mut Vec<FieldError>) {
         Some(AgentType::Raw) => match &spec.raw {
             None => errors.push(missing("raw")),
             Some(raw) if raw.artifact.is_empty() && raw.entrypoint.is_empty() => {
-                errors.push(FieldError::new(format!("{at}.raw"), "needs an artifact or an entrypoint"));
+                errors.push(FieldError::new(
+                    format!("{at}.raw"),
+                    "needs an artifact or an entrypoint",
+                ));
             }
             Some(raw) => {
                 if raw.backoff_limit.is_some_and(|n| n < 0) {

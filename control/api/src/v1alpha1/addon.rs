@@ -21,7 +21,9 @@ open_enum!(
 );
 
 /// What to install.
-#[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema,
+)]
 #[kube(
     group = "rlinf.io",
     version = "v1alpha1",

@@ -16,7 +16,9 @@ open_enum!(
 );
 
 /// What people and the agent say of a machine.
-#[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema,
+)]
 #[kube(
     group = "rlinf.io",
     version = "v1alpha1",
@@ -33,7 +35,12 @@ open_enum!(
     printcolumn(name = "Agent", type_ = "string", json_path = ".spec.agentType"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Unschedulable", type_ = "boolean", json_path = ".spec.unschedulable"),
-    printcolumn(name = "Version", type_ = "string", json_path = ".status.nodeInfo.agentVersion", priority = 1),
+    printcolumn(
+        name = "Version",
+        type_ = "string",
+        json_path = ".status.nodeInfo.agentVersion",
+        priority = 1
+    ),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]

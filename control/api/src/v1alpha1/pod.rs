@@ -18,7 +18,9 @@ open_enum!(
 );
 
 /// Who the pod is.
-#[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema,
+)]
 #[kube(
     group = "rlinf.io",
     version = "v1alpha1",

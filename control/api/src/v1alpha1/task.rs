@@ -52,7 +52,11 @@ open_enum!(
     printcolumn(name = "Agent", type_ = "string", json_path = ".spec.agentType"),
     printcolumn(name = "Role", type_ = "string", json_path = ".spec.role", priority = 1),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
-    printcolumn(name = "Node", type_ = "string", json_path = ".metadata.annotations.rlark\\.io/node"),
+    printcolumn(
+        name = "Node",
+        type_ = "string",
+        json_path = ".metadata.annotations.rlark\\.io/node"
+    ),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -181,7 +185,10 @@ impl RawTask {
     /// The policy in force.
     #[must_use]
     pub fn restart_policy(&self) -> RestartPolicy {
-        self.restart_policy.clone().filter(RestartPolicy::is_known).unwrap_or(RestartPolicy::OnFailure)
+        self.restart_policy
+            .clone()
+            .filter(RestartPolicy::is_known)
+            .unwrap_or(RestartPolicy::OnFailure)
     }
 
     /// The limit in force.

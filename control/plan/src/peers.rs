@@ -1,0 +1,180 @@
+//! A Domain's claims and its sites' DomainPeers, from its Pods.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use control_api::{
+    labels,
+    v1alpha1::{Domain, DomainPeerSpec, PeerPod, Pod, PodPhase, Task},
+    validate::Cidr,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::{
+    addresses::{Allocated, Claim},
+    names,
+};
+
+/// Whether a pod takes part in its Domain: it is not over and not being deleted.
+#[must_use]
+pub fn is_live(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_ref());
+    pod.metadata.deletion_timestamp.is_none()
+        && !matches!(phase, Some(PodPhase::Succeeded | PodPhase::Failed))
+}
+
+fn namespace(pod: &Pod) -> &str {
+    pod.metadata.namespace.as_deref().unwrap_or_default()
+}
+
+/// How allocations name this pod.
+#[must_use]
+pub fn key(pod: &Pod) -> String {
+    names::pod_key(namespace(pod), &pod.spec.pod_namespace, &pod.spec.pod_name)
+}
+
+/// One claim per live pod. `job_of` finds the Job of a Task by the Task's namespace and name.
+pub fn claims(pods: &[Arc<Pod>], job_of: impl Fn(&str, &str) -> Option<String>) -> Vec<Claim> {
+    let mut claims: Vec<Claim> = pods
+        .iter()
+        .filter(|p| is_live(p))
+        .map(|p| {
+            let task_namespace = if p.spec.task_namespace.is_empty() {
+                namespace(p)
+            } else {
+                &p.spec.task_namespace
+            };
+            Claim {
+                key: key(p),
+                job: job_of(task_namespace, &p.spec.task_name).unwrap_or_default(),
+                task: p.spec.task_name.clone(),
+            }
+        })
+        .collect();
+    claims.sort_by(|a, b| a.key.cmp(&b.key));
+    claims
+}
+
+/// The Job that a Task names.
+#[must_use]
+pub fn job_of_task(task: &Task) -> Option<String> {
+    task.metadata.labels.as_ref()?.get(labels::JOB).cloned()
+}
+
+/// The DomainPeer of every site that has live pods with an address: its own pods, sorted by uid.
+#[must_use]
+pub fn peers(
+    cidr: &Cidr,
+    pods: &[Arc<Pod>],
+    allocated: &Allocated,
+    certificate: &str,
+) -> BTreeMap<String, DomainPeerSpec> {
+    let addresses = allocated.by_key();
+    let mut sites: BTreeMap<String, DomainPeerSpec> = BTreeMap::new();
+    for pod in pods.iter().filter(|p| is_live(p)) {
+        let Some(ip) = addresses.get(key(pod).as_str()) else { continue };
+        let status = pod.status.clone().unwrap_or_default();
+        sites.entry(namespace(pod).to_owned()).or_default().pods.push(PeerPod {
+            global_namespace: namespace(pod).to_owned(),
+            namespace: pod.spec.pod_namespace.clone(),
+            name: pod.spec.pod_name.clone(),
+            uid: pod.metadata.name.clone().unwrap_or_default(),
+            node: status.node,
+            ip: (*ip).to_owned(),
+            local_ip: status.ip,
+        });
+    }
+    for peer in sites.values_mut() {
+        peer.prefix_len = Some(i32::from(cidr.prefix_len()));
+        certificate.clone_into(&mut peer.cert);
+        peer.pods.sort_by(|a, b| a.uid.cmp(&b.uid));
+    }
+    sites
+}
+
+/// The older Domain whose subnet overlaps this one's, if any. Of two Domains the younger gives way
+/// (by name when of one age), so that a new mistake does not disturb what runs.
+#[must_use]
+pub fn overlapped_by(domain: &Domain, cidr: &Cidr, all: &[Arc<Domain>]) -> Option<(String, Cidr)> {
+    let age = |d: &Domain| -> (Option<Time>, String) {
+        (d.metadata.creation_timestamp.clone(), names::of_domain(d).to_owned())
+    };
+    let mine = age(domain);
+    all.iter()
+        .filter(|other| names::of_domain(other) != names::of_domain(domain) && age(other) < mine)
+        .filter_map(|other| {
+            Some((names::of_domain(other).to_owned(), other.spec.cidr.parse().ok()?))
+        })
+        .find(|(_, other)| cidr.overlaps(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use control_api::v1alpha1::{DomainSpec, PodSpec, PodStatus};
+
+    use super::*;
+    use crate::addresses::allocate;
+
+    fn pod(namespace: &str, uid: &str, phase: PodPhase) -> Arc<Pod> {
+        let mut pod = Pod::new(
+            uid,
+            PodSpec {
+                domain: "d".into(),
+                task_namespace: namespace.into(),
+                task_name: "t".into(),
+                pod_namespace: "rlark-system".into(),
+                pod_name: format!("{uid}-0"),
+            },
+        );
+        pod.metadata.namespace = Some(namespace.to_owned());
+        pod.status = Some(PodStatus {
+            phase: Some(phase),
+            node: "n".into(),
+            ip: "192.0.2.1".into(),
+            ..PodStatus::default()
+        });
+        Arc::new(pod)
+    }
+
+    #[test]
+    fn a_peer_holds_its_own_sites_live_pods_sorted_and_no_key() {
+        let pods = [
+            pod("rlark-b", "u3", PodPhase::Running),
+            pod("rlark-a", "u2", PodPhase::Running),
+            pod("rlark-a", "u1", PodPhase::Pending),
+            pod("rlark-a", "u0", PodPhase::Failed),
+        ];
+        let cidr: Cidr = "10.0.1.0/24".parse().unwrap();
+        let claims = claims(&pods, |ns, t| Some(format!("{ns}/{t}")));
+        assert_eq!(claims[0].job, "rlark-a/t");
+        let allocated = allocate(&cidr, &claims, &[]);
+        let peers = peers(&cidr, &pods, &allocated, "ssh-ed25519 AAAA");
+        assert_eq!(peers.keys().collect::<Vec<_>>(), ["rlark-a", "rlark-b"]);
+        let a = &peers["rlark-a"];
+        assert_eq!(a.pods.iter().map(|p| p.uid.as_str()).collect::<Vec<_>>(), ["u1", "u2"]);
+        assert_eq!(
+            (a.prefix_len, a.cert.as_str(), a.key.as_str()),
+            (Some(24), "ssh-ed25519 AAAA", "")
+        );
+        assert_eq!(a.pods[0].local_ip, "192.0.2.1");
+    }
+
+    #[test]
+    fn of_two_overlapping_domains_the_younger_is_told() {
+        let domain = |name: &str, second: i64, cidr: &str| {
+            let mut d =
+                Domain::new(name, DomainSpec { cidr: cidr.into(), ..DomainSpec::default() });
+            d.metadata.creation_timestamp =
+                Some(Time(k8s_openapi::jiff::Timestamp::from_second(second).unwrap()));
+            Arc::new(d)
+        };
+        let all = [
+            domain("b", 1, "10.0.0.0/8"),
+            domain("a", 2, "10.0.1.0/24"),
+            domain("c", 3, "fd00::/64"),
+        ];
+        let cidr = |d: &Domain| d.spec.cidr.parse::<Cidr>().unwrap();
+        assert_eq!(overlapped_by(&all[1], &cidr(&all[1]), &all).unwrap().0, "b");
+        assert_eq!(overlapped_by(&all[0], &cidr(&all[0]), &all), None);
+        assert_eq!(overlapped_by(&all[2], &cidr(&all[2]), &all), None);
+    }
+}
