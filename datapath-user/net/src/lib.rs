@@ -1,1 +1,20 @@
-//! datapath-net
+//! Network mechanism of the data path, without policy: namespaces, links and routes, sockets made inside a
+//! namespace, and splice(2) between two connections.
+//!
+//! * [`netns`]: open, make and enter network namespaces; the cookie that identifies one.
+//! * [`netlink`]: links, addresses and routes of one namespace, synchronous.
+//! * [`vip`]: the interface that owns a pod's virtual address, and the local route of its Domain.
+//! * [`site`]: bridge, veth pairs and NAT for tasks that get their network from us.
+//! * [`sockets`]: the relay's listeners and delivery connections.
+//! * [`splice`]: a pair of connections, copied by the kernel.
+//! * [`procfs`]: who listens in a namespace.
+//!
+//! Nothing here spawns tasks or owns a runtime. Root is needed for all but `splice` and most of `sockets`.
+
+pub mod netlink;
+pub mod netns;
+pub mod procfs;
+pub mod site;
+pub mod sockets;
+pub mod splice;
+pub mod vip;

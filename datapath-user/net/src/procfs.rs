@@ -1,0 +1,81 @@
+//! What `/proc` says about a namespace's sockets.
+
+use std::{
+    fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::BorrowedFd,
+};
+
+use crate::netns::{NetnsError, in_netns};
+
+/// The listening TCP sockets of a namespace, for adopting a pod whose listeners are older than the hooks.
+///
+/// # Errors
+/// The namespace cannot be entered, or `/proc` not be read.
+pub fn listeners(netns: BorrowedFd<'_>) -> Result<Vec<SocketAddr>, NetnsError> {
+    let read = || -> io::Result<Vec<SocketAddr>> {
+        let mut found = parse(&fs::read_to_string("/proc/thread-self/net/tcp")?);
+        // Absent when the kernel has IPv6 off.
+        found.extend(parse(&fs::read_to_string("/proc/thread-self/net/tcp6").unwrap_or_default()));
+        Ok(found)
+    };
+    in_netns(netns, read)?.map_err(NetnsError::Enter)
+}
+
+fn parse(table: &str) -> Vec<SocketAddr> {
+    const LISTEN: &str = "0A";
+    let rows = table.lines().skip(1).filter_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let local = fields.next()?;
+        let state = fields.nth(1)?;
+        if state != LISTEN {
+            return None;
+        }
+        let (ip, port) = local.split_once(':')?;
+        Some(SocketAddr::new(address(ip)?, u16::from_str_radix(port, 16).ok()?))
+    });
+    rows.collect()
+}
+
+/// Words of an address are printed as numbers of the machine's byte order.
+fn address(hex: &str) -> Option<IpAddr> {
+    let word = |at: usize| {
+        let digits = hex.get(at * 8..at * 8 + 8)?;
+        Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())
+    };
+    match hex.len() {
+        8 => Some(Ipv4Addr::from(word(0)?).into()),
+        32 => {
+            let words = [word(0)?, word(1)?, word(2)?, word(3)?];
+            let mut octets = [0; 16];
+            for (octet, byte) in octets.iter_mut().zip(words.as_flattened()) {
+                *octet = *byte;
+            }
+            Some(Ipv6Addr::from(octets).to_canonical())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, os::fd::AsFd as _};
+
+    use super::*;
+    use crate::netns::Netns;
+
+    #[test]
+    fn listeners_of_a_namespace_are_found_and_connections_are_not()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let netns = Netns::anonymous()?;
+        let v4 = netns.run(|| TcpListener::bind("127.0.0.3:7001"))??;
+        let _v6 = netns.run(|| TcpListener::bind("[::]:7002"))??;
+        let to = v4.local_addr()?;
+        let _connected = netns.run(|| std::net::TcpStream::connect(to))??;
+        let mut found = listeners(netns.as_fd())?;
+        found.sort();
+        let expected: Vec<SocketAddr> = vec!["127.0.0.3:7001".parse()?, "[::]:7002".parse()?];
+        assert_eq!(found, expected);
+        Ok(())
+    }
+}

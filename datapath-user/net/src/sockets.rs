@@ -1,0 +1,208 @@
+//! The relay's sockets: listeners and delivery connections inside a pod's namespace, and their options.
+#![expect(unsafe_code, reason = "TCP_INFO and two socket options that no crate here names")]
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd},
+    time::Duration,
+};
+
+use rustix::net::sockopt;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::netns::visit_netns;
+
+/// Connections from inside the pod arrive without a network between: a burst must not be dropped.
+const BACKLOG: i32 = 4096;
+
+/// A non-blocking listener in a namespace.
+///
+/// # Errors
+/// The address is taken or not the namespace's own.
+pub fn listen_in(netns: BorrowedFd<'_>, at: SocketAddr) -> io::Result<TcpListener> {
+    let socket = visit_netns(netns, || {
+        Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))
+    })??;
+    socket.bind(&at.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// The relay's listener for landed connections: at a loopback address with a port of the kernel's choice, so nothing that
+/// a task may want is taken. The guard puts connections to any VIP into it; the accepted socket's local address is
+/// the VIP and port that was asked for. One that shows a loopback address was not landed: close it.
+///
+/// # Errors
+/// No loopback interface is up.
+pub fn landing_listener(netns: BorrowedFd<'_>, family_of: IpAddr) -> io::Result<TcpListener> {
+    let loopback: IpAddr =
+        if family_of.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    listen_in(netns, SocketAddr::new(loopback, 0))
+}
+
+/// Connects inside a pod's namespace with a peer's VIP as source, so that the application sees whom it talks to. The source
+/// port is chosen at connect() (`IP_BIND_ADDRESS_NO_PORT`): unique per destination, not per address. Cancel safe.
+///
+/// # Errors
+/// What connect() says: ECONNREFUSED when nobody listens.
+pub async fn deliver(
+    netns: BorrowedFd<'_>,
+    source: IpAddr,
+    to: SocketAddr,
+) -> io::Result<TcpStream> {
+    let socket = delivery_socket(netns, source, to)?;
+    TcpSocket::from_std_stream(socket.into()).connect(to).await
+}
+
+fn delivery_socket(netns: BorrowedFd<'_>, source: IpAddr, to: SocketAddr) -> io::Result<Socket> {
+    let socket = visit_netns(netns, || {
+        Socket::new(Domain::for_address(to), Type::STREAM.nonblocking(), Some(Protocol::TCP))
+    })??;
+    // Works for IPv6 sockets too: both options live in the common part.
+    set_int(socket.as_fd(), libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+    socket.bind(&SocketAddr::new(source, 0).into())?;
+    Ok(socket)
+}
+
+/// How a connection of the relay behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Tuning {
+    /// Unsent bytes the kernel takes beyond what is in flight; small keeps queues (and latency) short.
+    pub notsent_lowat: u32,
+    /// First keepalive probe after this idle time, then every fifth of it.
+    pub keepalive: Duration,
+    /// Data unacknowledged for so long ends the connection.
+    pub user_timeout: Duration,
+}
+
+impl Default for Tuning {
+    /// 128 KiB; 30 s; 60 s.
+    fn default() -> Self {
+        Self {
+            notsent_lowat: 128 * 1024,
+            keepalive: Duration::from_secs(30),
+            user_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Sets the options, and TCP_NODELAY.
+///
+/// # Errors
+/// Not a TCP socket.
+pub fn tune(socket: impl AsFd, tuning: Tuning) -> io::Result<()> {
+    let fd = socket.as_fd();
+    let probe = (tuning.keepalive / 5).max(Duration::from_secs(1));
+    sockopt::set_tcp_nodelay(fd, true)?;
+    sockopt::set_socket_keepalive(fd, true)?;
+    sockopt::set_tcp_keepidle(fd, tuning.keepalive.max(Duration::from_secs(1)))?;
+    sockopt::set_tcp_keepintvl(fd, probe)?;
+    sockopt::set_tcp_keepcnt(fd, 5)?;
+    let millis = u32::try_from(tuning.user_timeout.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(fd, millis)?;
+    let lowat = i32::try_from(tuning.notsent_lowat).unwrap_or(i32::MAX);
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, lowat)
+}
+
+/// Ends a connection with RST instead of FIN: what was cut must not look finished.
+pub fn reset(stream: TcpStream) {
+    let _closed_anyway = arm_reset(&stream);
+    drop(stream);
+}
+
+/// Makes the socket's close an RST.
+///
+/// # Errors
+/// Not a socket.
+pub fn arm_reset(socket: impl AsFd) -> io::Result<()> {
+    SockRef::from(&socket.as_fd()).set_linger(Some(Duration::ZERO))
+}
+
+/// What the kernel knows of a TCP connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// Smoothed round trip.
+    pub rtt: Duration,
+    pub rtt_variance: Duration,
+    /// Segments sent again since the start.
+    pub retransmits: u32,
+}
+
+/// `TCP_INFO`.
+///
+/// # Errors
+/// Not a TCP socket.
+pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
+    // SAFETY: plain integers, for which zero is valid.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length =
+        libc::socklen_t::try_from(size_of::<libc::tcp_info>()).map_err(io::Error::other)?;
+    // SAFETY: the kernel writes at most `length` bytes into `info`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(TcpInfo {
+        rtt: Duration::from_micros(info.tcpi_rtt.into()),
+        rtt_variance: Duration::from_micros(info.tcpi_rttvar.into()),
+        retransmits: info.tcpi_total_retrans,
+    })
+}
+
+fn set_int(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<i32>()).map_err(io::Error::other)?;
+    // SAFETY: the kernel reads the four bytes of `value`.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), length)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{netns::Netns, vip::VipInterface};
+
+    type Tested = Result<(), Box<dyn std::error::Error>>;
+
+    #[tokio::test]
+    async fn a_delivery_shows_the_peers_vip_and_reports_a_refusal() -> Tested {
+        let netns = Netns::anonymous()?;
+        let rl0 = VipInterface {
+            name: "rl0".to_owned(),
+            vip: [10, 2, 0, 4].into(),
+            network: [10, 2, 0, 0].into(),
+            prefix_length: 24,
+        };
+        rl0.ensure(netns.as_fd())?;
+        let app = tokio::net::TcpListener::from_std(listen_in(
+            netns.as_fd(),
+            SocketAddr::from(([0, 0, 0, 0], 9000)),
+        )?)?;
+        let to = SocketAddr::from(([10, 2, 0, 4], 9000));
+        let peer = IpAddr::from([10, 2, 0, 77]);
+        let stream = deliver(netns.as_fd(), peer, to).await?;
+        tune(&stream, Tuning::default())?;
+        let (accepted, from) = app.accept().await?;
+        assert_eq!(from.ip(), peer);
+        assert_eq!(accepted.local_addr()?, to);
+        assert!(tcp_info(&stream)?.rtt > Duration::ZERO);
+        reset(stream);
+        accepted.readable().await?;
+        let end = accepted.try_read(&mut [0]).map_err(|e| e.kind());
+        assert_eq!(end, Err(io::ErrorKind::ConnectionReset));
+        let refused = deliver(netns.as_fd(), peer, SocketAddr::from(([10, 2, 0, 4], 9))).await;
+        assert_eq!(refused.map_err(|e| e.kind()).err(), Some(io::ErrorKind::ConnectionRefused));
+        Ok(())
+    }
+}

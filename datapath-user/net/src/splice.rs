@@ -1,0 +1,219 @@
+//! Two TCP connections joined by splice(2): pages move between the sockets through a pipe, user space sees counts only.
+//!
+//! EAGAIN from splice means "socket has nothing", "socket takes nothing" or "pipe full", and does not say which. So a pipe is
+//! filled only when it is empty and drained fully before the next fill: then each EAGAIN has one meaning and clears
+//! the readiness of exactly that socket (`try_io`). Helps only between plain sockets of one machine.
+
+use std::{
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use rustix::{
+    net::{Shutdown, shutdown},
+    pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice},
+};
+use tokio::{io::Interest, net::TcpStream};
+
+use crate::sockets::arm_reset;
+
+/// What a pipe may hold. Larger saves system calls, smaller saves memory while one side is slow.
+const PIPE: usize = 256 * 1024;
+
+/// Bytes that were passed on, readable while the copy runs.
+#[derive(Debug, Default)]
+pub struct Meter {
+    pub a_to_b: AtomicU64,
+    pub b_to_a: AtomicU64,
+}
+
+/// A copy ended before both sides had finished.
+#[derive(Debug, thiserror::Error)]
+pub enum SpliceError {
+    #[error("cannot make a pipe")]
+    Pipe(#[source] io::Error),
+    #[error("cannot read from side {side}")]
+    Read {
+        side: char,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot write to side {side}")]
+    Write {
+        side: char,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Copies both ways until both sides have sent their FIN, passing each FIN on as a half-close. After an error of either
+/// side (an RST, say) both get an RST. Both are closed on return. Dropping the future closes both with FIN.
+///
+/// # Errors
+/// A side broke; `meter` holds what had been passed on.
+pub async fn join(a: TcpStream, b: TcpStream, meter: &Meter) -> Result<(), SpliceError> {
+    let there = direction((&a, 'a'), (&b, 'b'), &meter.a_to_b);
+    let back = direction((&b, 'b'), (&a, 'a'), &meter.b_to_a);
+    let done = tokio::try_join!(there, back);
+    if done.is_err() {
+        for side in [&a, &b] {
+            let _closed_anyway = arm_reset(side);
+        }
+    }
+    done.map(drop)
+}
+
+async fn direction(
+    (from, from_name): (&TcpStream, char),
+    (to, to_name): (&TcpStream, char),
+    passed: &AtomicU64,
+) -> Result<(), SpliceError> {
+    let read = |source| SpliceError::Read { side: from_name, source };
+    let write = |source| SpliceError::Write { side: to_name, source };
+    let (drain, fill) = pipe().map_err(SpliceError::Pipe)?;
+    loop {
+        let mut held = transfer(from, Interest::READABLE, |socket| {
+            splice(socket, None, &fill, None, PIPE, FLAGS)
+        })
+        .await
+        .map_err(read)?;
+        if held == 0 {
+            return match shutdown(to, Shutdown::Write) {
+                // The other side has gone already, and said so on its own direction.
+                Ok(()) | Err(rustix::io::Errno::NOTCONN) => Ok(()),
+                Err(e) => Err(write(e.into())),
+            };
+        }
+        while held > 0 {
+            let sent = transfer(to, Interest::WRITABLE, |socket| {
+                splice(&drain, None, socket, None, held, FLAGS)
+            })
+            .await
+            .map_err(write)?;
+            held = held.saturating_sub(sent);
+            passed.fetch_add(sent as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
+
+/// One splice that moved something, or found the end.
+async fn transfer(
+    socket: &TcpStream,
+    interest: Interest,
+    mut call: impl FnMut(std::os::fd::BorrowedFd<'_>) -> rustix::io::Result<usize>,
+) -> io::Result<usize> {
+    loop {
+        socket.ready(interest).await?;
+        match socket.try_io(interest, || Ok(call(socket.as_fd())?)) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (drain, fill) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    // Over the user's quota of pipe pages the default of 64 KiB does as well.
+    let _quota = fcntl_setpipe_size(&fill, PIPE);
+    Ok((drain, fill))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    type Tested = Result<(), Box<dyn std::error::Error>>;
+
+    async fn pair() -> io::Result<(TcpStream, TcpStream)> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let client = TcpStream::connect(listener.local_addr()?).await?;
+        Ok((client, listener.accept().await?.0))
+    }
+
+    fn pattern(length: usize, seed: usize) -> Vec<u8> {
+        (0..length).map(|i| u8::try_from((i * 31 + i / 997 + seed) % 251).unwrap_or(0)).collect()
+    }
+
+    #[tokio::test]
+    async fn both_ways_at_once_arrive_whole_and_half_close_is_passed_on() -> Tested {
+        let ((mut left, a), (b, mut right)) = (pair().await?, pair().await?);
+        let meter = Meter::default();
+        let (one, other) = (pattern(8 << 20, 1), pattern(3 << 20, 2));
+        let apps = async {
+            let (mut left_read, mut left_write) = left.split();
+            let (mut right_read, mut right_write) = right.split();
+            let (mut got_right, mut got_left) = (Vec::new(), Vec::new());
+            let there = async {
+                left_write.write_all(&one).await?;
+                left_write.shutdown().await
+            };
+            let back = async {
+                // Answers only after the other side's end: the half-close must not close this way.
+                right_read.read_to_end(&mut got_right).await?;
+                right_write.write_all(&other).await?;
+                right_write.shutdown().await
+            };
+            tokio::try_join!(there, back, left_read.read_to_end(&mut got_left))?;
+            assert!(got_right == one && got_left == other);
+            io::Result::Ok(())
+        };
+        let (joined, apps) = tokio::join!(join(a, b, &meter), apps);
+        apps?;
+        joined?;
+        assert_eq!(meter.a_to_b.load(Ordering::Relaxed), 8 << 20);
+        assert_eq!(meter.b_to_a.load(Ordering::Relaxed), 3 << 20);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_reset_is_passed_on_as_a_reset() -> Tested {
+        let ((left, a), (b, mut right)) = (pair().await?, pair().await?);
+        let meter = Meter::default();
+        let apps = async {
+            crate::sockets::reset(left);
+            right.read(&mut [0]).await.map_err(|e| e.kind())
+        };
+        let (joined, seen) = tokio::join!(join(a, b, &meter), apps);
+        assert!(matches!(joined, Err(SpliceError::Read { side: 'a', .. })), "{joined:?}");
+        assert_eq!(seen, Err(io::ErrorKind::ConnectionReset));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_holds_the_sender_back() -> Tested {
+        let ((mut left, a), (b, mut right)) = (pair().await?, pair().await?);
+        let meter = Meter::default();
+        let total = 64 << 20;
+        let sender = async {
+            left.write_all(&pattern(total, 3)).await?;
+            left.shutdown().await
+        };
+        let reader = async {
+            let mut got = 0;
+            let mut buffer = vec![0; 1 << 20];
+            loop {
+                let n = right.read(&mut buffer).await?;
+                if n == 0 {
+                    right.shutdown().await?;
+                    return io::Result::Ok(got);
+                }
+                got += n;
+                tokio::task::yield_now().await;
+            }
+        };
+        let (joined, sent, got) = tokio::join!(join(a, b, &meter), sender, reader);
+        sent?;
+        joined?;
+        assert_eq!(got?, total);
+        Ok(())
+    }
+}

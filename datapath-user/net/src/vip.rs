@@ -1,0 +1,110 @@
+//! The interface that owns a pod's virtual address, and the route that keeps its Domain's network inside the pod.
+
+use std::{net::IpAddr, os::fd::BorrowedFd};
+
+use crate::netlink::{LinkKind, Netlink, NetlinkError};
+
+/// What a pod's namespace gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VipInterface {
+    /// `rl0`: frameworks choose it by name.
+    pub name: String,
+    pub vip: IpAddr,
+    /// The first address of the Domain's network.
+    pub network: IpAddr,
+    pub prefix_length: u8,
+}
+
+impl VipInterface {
+    /// Makes it so: interface up with the address, `lo` up, the Domain's network local. May be called again. Attach the guard
+    /// *before*: with the route and without a guard, connections to peers reach the pod's own listeners.
+    ///
+    /// # Errors
+    /// The kernel has neither dummy, bridge nor ifb links, or refuses.
+    pub fn ensure(&self, netns: BorrowedFd<'_>) -> Result<(), NetlinkError> {
+        let host = if self.vip.is_ipv4() { 32 } else { 128 };
+        let mut netlink = Netlink::in_netns(netns)?;
+        if netlink.index(&self.name)?.is_none() {
+            self.add_link(&mut netlink)?;
+        }
+        netlink.set_up("lo")?;
+        netlink.set_up(&self.name)?;
+        netlink.add_address(&self.name, self.vip, host)?;
+        netlink.set_local_route(self.network, self.prefix_length, self.vip)
+    }
+
+    fn add_link(&self, netlink: &mut Netlink) -> Result<(), NetlinkError> {
+        // All three are up with a carrier and no peer; not every kernel has each.
+        match netlink.add_link(&self.name, LinkKind::Dummy) {
+            Err(e) if e.is_unsupported() => {}
+            done => return done,
+        }
+        match netlink.add_link(&self.name, LinkKind::Bridge) {
+            Err(e) if e.is_unsupported() => netlink.add_link(&self.name, LinkKind::Ifb),
+            done => done,
+        }
+    }
+
+    /// Takes route and interface away, the route first: what is sent to a peer then leaves the namespace unrouted and never
+    /// reaches a listener of the pod. Missing parts are no error.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn remove(&self, netns: BorrowedFd<'_>) -> Result<(), NetlinkError> {
+        let mut netlink = Netlink::in_netns(netns)?;
+        netlink.delete_local_route(self.network, self.prefix_length, self.vip)?;
+        netlink.delete_link(&self.name).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, os::fd::AsFd as _};
+
+    use super::*;
+    use crate::netns::Netns;
+
+    #[test]
+    fn any_address_of_the_network_can_be_bound_until_it_is_removed()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let netns = Netns::anonymous()?;
+        let rl0 =
+            |vip: &str, network: &str, prefix_length| -> Result<_, std::net::AddrParseError> {
+                Ok(VipInterface {
+                    name: "rl0".to_owned(),
+                    vip: vip.parse()?,
+                    network: network.parse()?,
+                    prefix_length,
+                })
+            };
+        let v4 = rl0("10.2.0.4", "10.2.0.0", 24)?;
+        let v6 = rl0("fd00:2::4", "fd00:2::", 64)?;
+        for _twice in 0..2 {
+            v4.ensure(netns.as_fd())?;
+            v6.ensure(netns.as_fd())?;
+        }
+        for address in ["10.2.0.4:0", "10.2.0.77:0", "[fd00:2::4]:0"] {
+            netns.run(|| TcpListener::bind(address))?.map_err(|e| format!("{address}: {e}"))?;
+        }
+        assert!(netns.run(|| TcpListener::bind("10.3.0.1:0"))?.is_err());
+        v6.remove(netns.as_fd())?;
+        v4.remove(netns.as_fd())?;
+        v4.remove(netns.as_fd())?;
+        assert!(netns.run(|| TcpListener::bind("10.2.0.77:0"))?.is_err());
+        assert!(netns.run(|| TcpListener::bind("10.2.0.4:0"))?.is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn mixed_families_are_refused() -> Result<(), Box<dyn std::error::Error>> {
+        let mixed = VipInterface {
+            name: "rl0".to_owned(),
+            vip: "10.2.0.4".parse()?,
+            network: "fd00::".parse()?,
+            prefix_length: 64,
+        };
+        let netns = Netns::anonymous()?;
+        assert!(matches!(mixed.ensure(netns.as_fd()), Err(NetlinkError::Family(..))));
+        Ok(())
+    }
+}
