@@ -33,9 +33,7 @@ enum Command {
     /// Two sites behind NATs, one Job, and tasks that talk over virtual addresses.
     Demo(demo::Demo),
     /// Run the tests: all tiers, or one of `unit`, `kernel`, `e2e`.
-    Test {
-        tier: Option<test::Tier>,
-    },
+    Test { tier: Option<test::Tier> },
     /// Measure against raw TCP in the same run.
     Bench(bench::Bench),
     /// Rebuild the BPF object.
@@ -45,9 +43,7 @@ enum Command {
         check: bool,
     },
     /// Check what no compiler checks: the direction of dependencies, generated files, sizes.
-    Check {
-        what: Option<check::What>,
-    },
+    Check { what: Option<check::What> },
     /// All that a change must pass.
     Ci,
 }

@@ -48,6 +48,39 @@ pub(crate) fn ensure_all() -> Result<String> {
     Ok(done.join("\n"))
 }
 
+/// What building the BPF object needs: a compiler with `core` for the BPF target, and its linker.
+const EBPF: [&str; 9] = [
+    "rustc-web",
+    "libstd-rust-web-dev-bpf",
+    "llvm-22",
+    "llvm-22-dev",
+    "libpolly-22-dev",
+    "libzstd-dev",
+    "libxml2-dev",
+    "zlib1g-dev",
+    "libffi-dev",
+];
+const BPF_LINKER: &str = "0.13.0";
+
+/// Installs the BPF tools where they are missing.
+pub(crate) fn ensure_ebpf() -> Result<()> {
+    let there = |p: &str| {
+        stdout(&mut cmd("dpkg-query", ["-W", "-f", "${Status}", p]))
+            .is_ok_and(|s| s.ends_with(" installed"))
+    };
+    let missing: Vec<&str> = EBPF.into_iter().filter(|p| !there(p)).collect();
+    if !missing.is_empty() {
+        install(&missing)?;
+    }
+    if on_path("bpf-linker") || crate::ebpf::cargo_home()?.join("bin/bpf-linker").is_file() {
+        return Ok(());
+    }
+    eprintln!("  building bpf-linker {BPF_LINKER}, about a minute");
+    let mut c = cmd("cargo", ["install", "bpf-linker", "--version", BPF_LINKER, "--locked"]);
+    c.args(["--no-default-features", "--features", "llvm-22"]);
+    output(c.env("LLVM_PREFIX", "/usr/lib/llvm-22")).map(drop)
+}
+
 fn install(packages: &[&str]) -> Result<()> {
     let line = format!("apt-get update && apt-get install -y {}", packages.join(" "));
     let debian = on_path("apt-get");
