@@ -1,1 +1,114 @@
-//! control-hub
+//! The hub: where machines enrol, keep their sessions, learn their routes and find each other.
+//!
+//! It owns the registry of live sessions, the table of the virtual networks and the relay's
+//! tickets; everything durable (tokens, machines, Domain authorities) are objects of the API
+//! server, reached through a kube client. `rlark-server` mounts [`Hub::router`] on 8443, hands it
+//! accepted sessions ([`Hub::serve_session`]) and the relay's connections ([`Hub::serve_relay`]),
+//! and runs [`Hub::run`].
+
+mod carriers;
+mod domain_ca;
+mod enrol;
+mod fanout;
+mod logs;
+mod machines;
+mod network;
+mod policy;
+mod push;
+mod refuse;
+mod relay;
+mod sessions;
+mod tokens;
+mod watch;
+
+use std::{net::SocketAddr, sync::Arc};
+
+use control_identity::{ca::Authority, peer::Peer};
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+
+pub use logs::{LogError, LogQuery};
+pub use network::{Network, NetworkDomain, diff};
+pub use policy::{Policy, routes};
+pub use sessions::SessionError;
+pub use watch::WatchError;
+
+use crate::{
+    domain_ca::DomainAuthorities, machines::Machines, network::Published, sessions::Sessions,
+    tokens::Tokens,
+};
+
+/// Who is at the other end of a connection; the server's accept loop puts it into each request's
+/// extensions. `peer` is `None` without a client certificate.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub peer: Option<Peer>,
+    pub remote: SocketAddr,
+}
+
+/// The hub; cheap to clone.
+#[derive(Clone)]
+pub struct Hub {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    authority: Arc<Authority>,
+    client: Client,
+    tokens: Tokens,
+    machines: Machines,
+    sessions: Sessions,
+    domains: DomainAuthorities,
+    network: Published,
+    tickets: carriers::Tickets,
+    relay: relay::Limits,
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hub").field("sessions", &self.inner.sessions.len()).finish_non_exhaustive()
+    }
+}
+
+impl Hub {
+    /// `client` must be allowed to do everything (in process, as an admin).
+    #[must_use]
+    pub fn new(authority: Arc<Authority>, client: Client) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                tokens: Tokens::new(client.clone()),
+                machines: Machines::new(client.clone()),
+                sessions: Sessions::default(),
+                domains: DomainAuthorities::new(client.clone()),
+                network: Published::default(),
+                tickets: carriers::Tickets::default(),
+                relay: relay::Limits::default(),
+                authority,
+                client,
+            }),
+        }
+    }
+
+    /// All routes the hub serves, each behind its policy.
+    pub fn router(&self) -> axum::Router {
+        routes().into_router(self.clone())
+    }
+
+    /// Watches Domains and Pods and publishes routes until `stop`. The error means that the API
+    /// server's objects cannot be had at all.
+    pub async fn run(&self, stop: CancellationToken) -> Result<(), WatchError> {
+        watch::run(self, stop).await
+    }
+
+    /// How many machines have a session now.
+    #[must_use]
+    pub fn session_count(&self) -> usize {
+        self.inner.sessions.len()
+    }
+
+    /// How many relay connections wait for their other end, and how many are paired.
+    #[must_use]
+    pub fn relay_counts(&self) -> (usize, usize) {
+        self.inner.relay.counts()
+    }
+}

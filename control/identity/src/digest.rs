@@ -55,7 +55,8 @@ pub(crate) fn equal(a: &[u8], b: &[u8]) -> bool {
 #[error("the system's random number generator failed")]
 pub struct NoRandomness;
 
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], NoRandomness> {
+/// `N` bytes nobody can guess.
+pub fn random<const N: usize>() -> Result<[u8; N], NoRandomness> {
     let mut out = [0; N];
     // The provider's error carries nothing.
     if rand::fill(&mut out).is_err() {
@@ -64,7 +65,9 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], NoRandomness> {
     Ok(out)
 }
 
-pub(crate) fn to_hex(bytes: &[u8]) -> String {
+/// Lower-case hexadecimal digits.
+#[must_use]
+pub fn to_hex(bytes: &[u8]) -> String {
     use fmt::Write as _;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut s, b| {
         // Writing to a String cannot fail.
@@ -74,6 +77,7 @@ pub(crate) fn to_hex(bytes: &[u8]) -> String {
 }
 
 /// Exactly `2 * N` lower- or upper-case digits.
+/// The inverse of [`to_hex`].
 pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     if text.len() != 2 * N {
         return None;

@@ -17,4 +17,4 @@ pub mod session;
 pub mod tls;
 pub mod token;
 
-pub use digest::KeyHash;
+pub use digest::{KeyHash, NoRandomness, random, to_hex};

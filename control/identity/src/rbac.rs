@@ -171,7 +171,7 @@ impl Authorizer for Rbac {
             // Discovery and health are no resources; the API server serves them to anybody.
             Principal::Anonymous => false,
         };
-        if allowed { Decision::Allow } else { Decision::Deny(refusal(who, what)) }
+        if allowed { Decision::Allow } else { Decision::Deny(refusal(who)) }
     }
 }
 
@@ -195,24 +195,15 @@ fn agent_may(cluster: &ClusterId, what: &Attributes<'_>) -> bool {
     verbs.contains(&what.verb)
 }
 
-/// The words of a Kubernetes API server, which people know and search for.
-fn refusal(who: &Principal, what: &Attributes<'_>) -> String {
-    let resource = if what.subresource.is_empty() {
-        what.resource.to_owned()
-    } else {
-        format!("{}/{}", what.resource, what.subresource)
-    };
-    let scope = if what.namespace.is_empty() {
-        "at the cluster scope".to_owned()
-    } else {
-        format!("in the namespace \"{}\"", what.namespace)
-    };
-    format!(
-        "User \"{}\" cannot {} resource \"{resource}\" in API group \"{}\" {scope}",
-        who.user(),
-        what.verb,
-        what.group
-    )
+/// Added to the API server's sentence; empty where that says it all.
+fn refusal(who: &Principal) -> String {
+    match who {
+        Principal::Agent(n) => {
+            format!("an agent may only do its own work in \"{}\"", n.cluster.namespace())
+        }
+        Principal::Node(_) => "the data path of a machine has no right to any object".to_owned(),
+        _ => String::new(),
+    }
 }
 
 #[cfg(test)]

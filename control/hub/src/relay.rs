@@ -1,0 +1,213 @@
+//! Port 7443: pairs two dialled-in connections by their ticket and splices them. What flows is SSH
+//! between the nodes; the hub moves ciphertext it cannot read.
+//!
+//! ```text
+//!   unknown ─ hello with a ticket ─▶ waiting ─ other end with the ticket ─▶ paired ─▶ spliced
+//!      └── 5 s, bad hello ─▶ closed     └── ticket expired, other side gone ─▶ closed
+//! ```
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use control_api::session::{RELAY_HELLO, RELAY_PAIRED};
+use datapath_net::splice::{self, Meter};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Hub, carriers::Presented};
+
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+const TICKET_DIGITS: usize = 64;
+/// Connections that have no partner yet, with or without a hello. Beyond it new ones are closed.
+const MAX_UNPAIRED: usize = 1024;
+const PAIRED_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The relay's state: who waits, and how many are there.
+#[derive(Default)]
+pub(crate) struct Limits {
+    waiting: Mutex<HashMap<String, oneshot::Sender<TcpStream>>>,
+    unpaired: AtomicUsize,
+    paired: AtomicUsize,
+}
+
+impl Limits {
+    /// Unpaired connections, pairs.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.unpaired.load(Ordering::Relaxed), self.paired.load(Ordering::Relaxed))
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<String, oneshot::Sender<TcpStream>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts a connection as long as it lives in a state.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(counter: &'a AtomicUsize) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(counter)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a ticket leads to.
+enum Met {
+    /// Refused: unknown, expired, spent.
+    Nobody,
+    /// The first end: the partner comes through here, or not until the given moment.
+    Wait(oneshot::Receiver<TcpStream>, Instant),
+    /// The second end: hand yourself over.
+    Partner(oneshot::Sender<TcpStream>),
+}
+
+/// Why a connection on the relay's port was closed without a partner.
+#[derive(Debug, thiserror::Error)]
+enum RelayError {
+    #[error("the hello is not {RELAY_HELLO}<ticket>")]
+    Hello,
+    #[error("no hello within {} s", HELLO_TIMEOUT.as_secs())]
+    Late,
+    #[error("the ticket is unknown, expired or spent")]
+    Ticket,
+    #[error("the other end did not come")]
+    Alone,
+    #[error("the connection broke")]
+    Io(#[from] std::io::Error),
+}
+
+impl Hub {
+    /// Serves the relay's listener until `stop`; open pairs are closed then.
+    pub async fn serve_relay(&self, listener: TcpListener, stop: CancellationToken) {
+        let mut connections = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                () = stop.cancelled() => return,
+                Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+                accepted = listener.accept() => accepted,
+            };
+            let (stream, remote) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Out of descriptors, most likely: wait for some to be freed.
+                    tracing::warn!(%error, "accepting on the relay failed");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            if self.inner.relay.unpaired.load(Ordering::Relaxed) >= MAX_UNPAIRED {
+                tracing::warn!(%remote, "too many unpaired relay connections, closing the newest");
+                continue;
+            }
+            let hub = self.clone();
+            connections.spawn(async move {
+                if let Err(error) = hub.relay(stream).await {
+                    tracing::info!(%error, %remote, "relay connection closed");
+                }
+            });
+        }
+    }
+
+    async fn relay(&self, mut stream: TcpStream) -> Result<(), RelayError> {
+        let relay = &self.inner.relay;
+        let counted = Counted::new(&relay.unpaired);
+        stream.set_nodelay(true)?;
+        let Ok(ticket) = timeout(HELLO_TIMEOUT, hello(&mut stream)).await else {
+            return Err(RelayError::Late);
+        };
+        let ticket = ticket?;
+        match self.meet(&ticket) {
+            Met::Nobody => Err(RelayError::Ticket),
+            Met::Partner(partner) => partner.send(stream).map_err(|_gone| RelayError::Alone),
+            Met::Wait(partner, until) => {
+                let mut partner = self.wait(&ticket, partner, &stream, until).await?;
+                drop(counted);
+                let _paired = Counted::new(&relay.paired);
+                join(&mut stream, &mut partner).await?;
+                let meter = Meter::default();
+                let end = splice::join(stream, partner, &meter).await;
+                let (there, back) =
+                    (meter.a_to_b.load(Ordering::Relaxed), meter.b_to_a.load(Ordering::Relaxed));
+                tracing::debug!(?end, there, back, "relayed carrier ended");
+                Ok(())
+            }
+        }
+    }
+
+    /// Presents a ticket and registers as waiting in one step, so that the second end always finds
+    /// the first.
+    fn meet(&self, ticket: &str) -> Met {
+        let mut waiting = self.inner.relay.waiting();
+        match self.inner.tickets.present(ticket, Instant::now()) {
+            Presented::Refused => Met::Nobody,
+            Presented::First(until) => {
+                let (sender, receiver) = oneshot::channel();
+                waiting.insert(ticket.to_owned(), sender);
+                Met::Wait(receiver, until)
+            }
+            Presented::Second => waiting.remove(ticket).map_or(Met::Nobody, Met::Partner),
+        }
+    }
+
+    /// Waits for the partner; ends early when this side hangs up.
+    async fn wait(
+        &self,
+        ticket: &str,
+        partner: oneshot::Receiver<TcpStream>,
+        stream: &TcpStream,
+        until: Instant,
+    ) -> Result<TcpStream, RelayError> {
+        // Nothing may be sent before PAIRED, so readable means closed (or a fault).
+        let mut one = [0; 1];
+        let outcome = tokio::select! {
+            partner = partner => partner.map_err(|_closed| RelayError::Alone),
+            _ = stream.peek(&mut one) => Err(RelayError::Alone),
+            () = tokio::time::sleep_until(until.into()) => Err(RelayError::Alone),
+        };
+        if outcome.is_err() {
+            self.inner.relay.waiting().remove(ticket);
+            self.inner.tickets.withdraw(ticket);
+        }
+        outcome
+    }
+}
+
+async fn hello(stream: &mut TcpStream) -> Result<String, RelayError> {
+    let mut line = vec![0; RELAY_HELLO.len() + TICKET_DIGITS + 1];
+    stream.read_exact(&mut line).await?;
+    let ticket = line
+        .strip_prefix(RELAY_HELLO.as_bytes())
+        .and_then(|rest| rest.strip_suffix(b"\n"))
+        .filter(|t| t.iter().all(u8::is_ascii_hexdigit))
+        .ok_or(RelayError::Hello)?;
+    String::from_utf8(ticket.to_vec()).map_err(|_| RelayError::Hello)
+}
+
+async fn join(a: &mut TcpStream, b: &mut TcpStream) -> Result<(), RelayError> {
+    let both = async {
+        a.write_all(RELAY_PAIRED).await?;
+        b.write_all(RELAY_PAIRED).await
+    };
+    match timeout(PAIRED_TIMEOUT, both).await {
+        Ok(written) => Ok(written?),
+        Err(_elapsed) => Err(RelayError::Late),
+    }
+}
