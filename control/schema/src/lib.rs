@@ -4,10 +4,12 @@
 //! No I/O, no clock, no randomness: the caller passes `now` and a random source. `control-apiserver` is the
 //! main user; the CLI and tests use it too.
 
+pub mod apply;
 pub mod builtin;
 pub mod error;
 pub mod names;
 
+pub mod openapi;
 pub mod patch;
 pub mod path;
 pub mod resource;

@@ -9,7 +9,7 @@ mod parse;
 mod prune;
 mod structural;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod transition;
 mod validate;
 
@@ -19,6 +19,7 @@ pub use crd::{
 pub use node::{Checks, ListType, Node, Rule, Type};
 pub use parse::SchemaError;
 pub(crate) use parse::node as parse_node;
+pub(crate) use validate::key_of;
 
 use serde_json::Value;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::{authentication, authorization, coordination, core, events, rbac};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions;
 use schemars::JsonSchema;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{inline, overlay};
 use crate::resource::{Resource, Scope};
@@ -20,6 +20,14 @@ const ALL_VERBS: &[&str] =
 /// Namespaces cannot be deleted as a collection.
 const NO_COLLECTION: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 const CREATE: &[&str] = &["create"];
+
+/// A built-in kind and how its OpenAPI definitions are made.
+pub(super) struct Known {
+    pub(super) resource: Resource,
+    /// Such as `io.k8s.api.core.v1.ConfigMap`.
+    pub(super) definition: String,
+    pub(super) define: fn(&mut Map<String, Value>, &str),
+}
 
 struct Facts {
     group: &'static str,
@@ -67,14 +75,14 @@ const NEW_EVENT_FIELDS: &[&str] = &[
     "type",
 ];
 
-pub(super) fn all() -> Vec<Resource> {
+pub(super) fn all() -> Vec<Known> {
     let mut all = core_kinds();
     all.extend(group_kinds());
     all.extend(review_kinds());
     all
 }
 
-fn core_kinds() -> Vec<Resource> {
+fn core_kinds() -> Vec<Known> {
     vec![
         make::<core::v1::ConfigMap>(Facts {
             kind: "ConfigMap",
@@ -114,7 +122,7 @@ fn core_kinds() -> Vec<Resource> {
     ]
 }
 
-fn group_kinds() -> Vec<Resource> {
+fn group_kinds() -> Vec<Known> {
     let cluster = |kind, plural| Facts { group: RBAC, kind, plural, scope: Scope::Cluster, ..BASE };
     vec![
         make::<events::v1::Event>(Facts {
@@ -152,7 +160,7 @@ fn group_kinds() -> Vec<Resource> {
     ]
 }
 
-fn review_kinds() -> Vec<Resource> {
+fn review_kinds() -> Vec<Known> {
     let review = |group, kind, plural| Facts {
         group,
         kind,
@@ -190,7 +198,7 @@ fn review_kinds() -> Vec<Resource> {
     ]
 }
 
-fn make<T: JsonSchema>(facts: Facts) -> Resource {
+fn make<T: JsonSchema>(facts: Facts) -> Known {
     let mut json = inline::structural::<T>();
     overlay::kind(facts.plural, &mut json);
     if let Some(Value::Object(properties)) = json.pointer_mut("/properties") {
@@ -199,7 +207,7 @@ fn make<T: JsonSchema>(facts: Facts) -> Resource {
     }
     let schema = Schema::parse(&json).unwrap_or_else(|_| Schema::any());
     let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<String>>();
-    Resource {
+    let resource = Resource {
         group: facts.group.to_owned(),
         version: "v1".to_owned(),
         kind: facts.kind.to_owned(),
@@ -223,5 +231,6 @@ fn make<T: JsonSchema>(facts: Facts) -> Resource {
         open_api: Arc::new(json),
         columns: Arc::new(Columns::builtin(facts.group, facts.plural)),
         builtin: true,
-    }
+    };
+    Known { resource, definition: inline::definition_name::<T>(), define: inline::definition::<T> }
 }

@@ -16,13 +16,14 @@ pub(super) fn structural<T: JsonSchema>() -> Value {
     resolve(&schema, &definitions, &mut stack)
 }
 
+/// The inlined schema of `metadata`.
 pub(super) fn object_meta() -> Value {
     structural::<ObjectMeta>()
 }
 
 /// The schema of a type as OpenAPI shows it: references stay, as `{prefix}{name}`. Returns every definition it needs,
 /// itself included.
-pub fn definition<T: JsonSchema>(into: &mut Map<String, Value>, prefix: &str) {
+pub(crate) fn definition<T: JsonSchema>(into: &mut Map<String, Value>, prefix: &str) {
     let mut generator: SchemaGenerator = SchemaSettings::default().into_generator();
     let schema = T::json_schema(&mut generator).to_value();
     into.entry(T::schema_name().into_owned()).or_insert_with(|| rewrite(&schema, prefix));
@@ -32,7 +33,7 @@ pub fn definition<T: JsonSchema>(into: &mut Map<String, Value>, prefix: &str) {
 }
 
 /// Such as `io.k8s.api.core.v1.ConfigMap`.
-pub fn definition_name<T: JsonSchema>() -> String {
+pub(crate) fn definition_name<T: JsonSchema>() -> String {
     T::schema_name().into_owned()
 }
 

@@ -41,10 +41,15 @@ pub(super) fn object_meta(schema: &mut Value) {
     }
 }
 
-pub(super) fn kind(plural: &str, schema: &mut Value) {
+/// Marks what stands in a kind's own schema, not behind a reference.
+pub(super) fn own(plural: &str, schema: &mut Value) {
     for (_, path, mark) in MARKS.iter().filter(|(p, ..)| *p == plural) {
         set(schema, path, mark);
     }
+}
+
+pub(super) fn kind(plural: &str, schema: &mut Value) {
+    own(plural, schema);
     if let Some(meta) = schema.pointer_mut("/properties/metadata") {
         object_meta(meta);
     }

@@ -51,6 +51,10 @@ pub enum ListType {
 }
 
 /// One node of a schema.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an independent keyword of the schema language"
+)]
 #[derive(Clone, Debug, Default)]
 pub struct Node {
     pub ty: Option<Type>,

@@ -56,7 +56,7 @@ fn walk(node: &Node, value: &Value, path: &mut Path, errors: &mut Vec<FieldError
         return;
     }
     if let Some(checks) = &node.checks {
-        check(checks, node, value, path, errors);
+        check(checks, value, path, errors);
     }
     match value {
         Value::Object(map) => children(node, map, path, errors),
@@ -97,13 +97,7 @@ fn wrong_type(wanted: &str, value: &Value, path: &Path, errors: &mut Vec<FieldEr
     errors.push(FieldError::type_invalid(path.as_str(), &Value::from(found), &detail));
 }
 
-fn check(
-    checks: &Checks,
-    node: &Node,
-    value: &Value,
-    path: &mut Path,
-    errors: &mut Vec<FieldError>,
-) {
+fn check(checks: &Checks, value: &Value, path: &mut Path, errors: &mut Vec<FieldError>) {
     match value {
         Value::String(text) => check_string(checks, text, value, path, errors),
         Value::Number(_) => check_number(checks, value, path, errors),
@@ -114,14 +108,7 @@ fn check(
     if !checks.enumeration.is_empty() && !checks.enumeration.contains(value) {
         errors.push(FieldError::not_supported(path.as_str(), value, &checks.enumeration));
     }
-    if !(checks.all_of.is_empty()
-        && checks.any_of.is_empty()
-        && checks.one_of.is_empty()
-        && checks.not.is_none())
-        && !node.int_or_string
-    {
-        combined(checks, value, path, errors);
-    }
+    combined(checks, value, path, errors);
 }
 
 fn invalid(value: &Value, detail: &str, path: &Path, errors: &mut Vec<FieldError>) {

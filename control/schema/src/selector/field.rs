@@ -54,7 +54,10 @@ impl FieldSelector {
             let equal = match at {
                 None | Some(Value::Null) => term.value.is_empty(),
                 Some(Value::String(text)) => text == &term.value,
-                Some(other) => other.to_string() == term.value,
+                Some(other) => {
+                    let shown = other.to_string();
+                    shown == term.value
+                }
             };
             equal != term.negated
         })

@@ -98,10 +98,8 @@ impl Step {
                         at = at.and_then(|v| v.get(key));
                     }
                     at.is_some_and(|found| {
-                        let same = found
-                            .as_str()
-                            .map_or_else(|| found.to_string() == *wanted, |s| s == wanted);
-                        same == *equal
+                        let shown = found.as_str().map_or_else(|| found.to_string(), str::to_owned);
+                        (shown == *wanted) == *equal
                     })
                 };
                 list.iter().filter(holds).collect()
