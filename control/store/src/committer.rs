@@ -77,6 +77,7 @@ impl Queue {
     pub(crate) fn delete(
         &self,
         key: &Key,
+        last: Option<Value>,
         precondition: Precondition,
         done: Done,
     ) -> Result<Pending, WriteError> {
@@ -85,7 +86,8 @@ impl Queue {
             .check(key, precondition)?
             .ok_or_else(|| WriteError::NotFound { key: format!("{key:?}") })?;
         let revision = inner.ahead.revision + 1;
-        let object = Object::stamp(key.clone(), previous.value.clone(), revision)
+        let last = last.unwrap_or_else(|| previous.value.clone());
+        let object = Object::stamp(key.clone(), last, revision)
             .map_err(|source| WriteError::Serialise { key: format!("{key:?}"), source })?;
         inner.ahead.state.remove_mut(key.as_str());
         let event =

@@ -221,7 +221,17 @@ impl Workspace {
         key: &Key,
         precondition: Precondition,
     ) -> Result<Arc<Object>, WriteError> {
-        self.write(|done| self.shared.queue.delete(key, precondition, done)).await
+        self.write(|done| self.shared.queue.delete(key, None, precondition, done)).await
+    }
+
+    /// As [`delete`](Self::delete), with `last` as the state that watches see the object leave in.
+    pub async fn delete_as(
+        &self,
+        key: &Key,
+        last: Value,
+        precondition: Precondition,
+    ) -> Result<Arc<Object>, WriteError> {
+        self.write(|done| self.shared.queue.delete(key, Some(last), precondition, done)).await
     }
 
     async fn write(

@@ -45,7 +45,10 @@ mod promises {
         let put = w.put(key("a"), object("a", 1), Precondition::Absent).await.unwrap();
         let got = w.get(&key("a")).unwrap();
         assert_eq!(put, got);
-        assert_eq!(got.value["metadata"]["resourceVersion"], json!(got.revision.to_string()));
+        assert_eq!(
+            got.value.pointer("/metadata/resourceVersion"),
+            Some(&json!(got.revision.to_string()))
+        );
         assert_eq!(serde_json::from_slice::<Value>(&got.json).unwrap(), got.value);
         assert_eq!(w.snapshot().revision(), got.revision);
     }
@@ -109,7 +112,11 @@ mod promises {
             let mut seen = Vec::new();
             while seen.len() < 3 {
                 for e in watch.next().await.unwrap() {
-                    seen.push((e.kind, e.object.value["spec"]["n"].clone(), e.previous.is_some()));
+                    seen.push((
+                        e.kind,
+                        e.object.value.pointer("/spec/n").cloned().unwrap(),
+                        e.previous.is_some(),
+                    ));
                 }
             }
             seen

@@ -41,12 +41,12 @@ async fn a_restart_resumes_revisions_and_watches() {
     };
     let w = open(directory.path());
     assert_eq!(w.snapshot().revision(), before);
-    assert_eq!(w.get(&key("a")).unwrap().value["n"], json!(19));
+    assert_eq!(w.get(&key("a")).unwrap().value.get("n"), Some(&json!(19)));
     assert!(w.get(&lease()).is_some());
 
     let jobs = Scope::resource("rlinf.io", "jobs", None);
     let events = w.watch(jobs.clone(), before - 4).unwrap().next().await.unwrap();
-    let seen: Vec<_> = events.iter().map(|e| e.object.value["n"].clone()).collect();
+    let seen: Vec<_> = events.iter().map(|e| e.object.value.get("n").cloned().unwrap()).collect();
     assert_eq!(seen, [json!(17), json!(18), json!(19)]);
     assert!(matches!(w.watch(jobs, 2), Err(WatchError::Expired { .. })));
     let leases = Scope::resource("coordination.k8s.io", "leases", None);

@@ -1,0 +1,329 @@
+//! From a request body to an object that may be stored: decoding, field validation, defaults,
+//! schema, metadata.
+
+use control_schema::names::{self, NameRule};
+use control_schema::strict::{self, Decoded};
+use control_schema::{FieldError, Resource};
+use serde_json::{Map, Value, json};
+
+use crate::builtin;
+use crate::catalog;
+use crate::context::Call;
+use crate::negotiate::{self, BodyFormat};
+use crate::render::now_rfc3339;
+use crate::request::FieldValidation;
+use crate::status::{ApiError, MODIFIED};
+
+/// A whole object from the body, of the resource's version and kind.
+pub(crate) fn decode(call: &Call<'_>) -> Result<Decoded, ApiError> {
+    let decoded = match negotiate::body_format(&call.headers)? {
+        BodyFormat::Json => strict::decode_json(&call.body),
+        BodyFormat::Yaml => strict::decode_yaml(&call.body),
+    };
+    let kind = &call.resource.kind;
+    let mut decoded = decoded.map_err(|e| {
+        ApiError::bad(format!(
+            "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; {e}"
+        ))
+    })?;
+    check_type(&call.resource, &mut decoded.value)?;
+    Ok(decoded)
+}
+
+/// Built-in kinds may omit `apiVersion` and `kind`; what is there must be right.
+pub(crate) fn check_type(resource: &Resource, value: &mut Value) -> Result<(), ApiError> {
+    let expected = resource.api_version();
+    let kind = resource.kind.as_str();
+    let shown = if resource.builtin { String::new() } else { value.to_string() };
+    let Some(map) = value.as_object_mut() else {
+        return Err(ApiError::bad(format!(
+            "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: not an object"
+        )));
+    };
+    for (key, name, wanted) in
+        [("kind", "Kind", kind), ("apiVersion", "apiVersion", expected.as_str())]
+    {
+        let found = map.get(key).and_then(Value::as_str).unwrap_or_default();
+        if found.is_empty() {
+            if !resource.builtin {
+                return Err(ApiError::bad(format!("Object '{name}' is missing in '{shown}'")));
+            }
+            map.insert(key.to_owned(), Value::from(wanted));
+        } else if found != wanted {
+            let what = if key == "kind" { "kind" } else { "API version" };
+            return Err(ApiError::bad(format!(
+                "the {what} in the data ({found}) does not match the expected {what} ({wanted})"
+            )));
+        }
+    }
+    if !map.get("metadata").is_some_and(Value::is_object) {
+        map.insert("metadata".to_owned(), Value::Object(Map::new()));
+    }
+    Ok(())
+}
+
+/// Removes unknown fields; what the client hears about them depends on `fieldValidation`.
+/// Returns warnings, or the strict error's text.
+pub(crate) fn prune(
+    call: &Call<'_>,
+    value: &mut Value,
+    duplicates: &[String],
+) -> Result<Vec<String>, String> {
+    let unknown = call.resource.schema.prune(value);
+    match call.query.field_validation {
+        FieldValidation::Ignore => Ok(Vec::new()),
+        FieldValidation::Warn => Ok(strict::problems(&unknown, duplicates)),
+        FieldValidation::Strict => {
+            strict::strict_error(&unknown, duplicates).map_or_else(|| Ok(Vec::new()), Err)
+        }
+    }
+}
+
+/// The refusal of a whole object (not of a patch) with unknown fields.
+pub(crate) fn strict_refusal(resource: &Resource, message: &str) -> ApiError {
+    let (kind, version) = (&resource.kind, &resource.version);
+    ApiError::bad(format!(
+        "{kind} in version \"{version}\" cannot be handled as a {kind}: {message}"
+    ))
+}
+
+pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn metadata(value: &mut Value) -> Option<&mut Map<String, Value>> {
+    value.get_mut("metadata").and_then(Value::as_object_mut)
+}
+
+fn invalid(resource: &Resource, value: &Value, errors: Vec<FieldError>) -> Result<(), ApiError> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::Invalid {
+        group: resource.group.clone(),
+        kind: resource.kind.clone(),
+        name: text(value, "/metadata/name").to_owned(),
+        errors,
+    })
+}
+
+/// Puts the path's namespace into the object, or finds that it says another.
+pub(crate) fn settle_namespace(call: &Call<'_>, value: &mut Value) -> Result<(), ApiError> {
+    let own = text(value, "/metadata/namespace").to_owned();
+    let Some(metadata) = metadata(value) else { return Ok(()) };
+    match call.namespace().filter(|_| call.resource.namespaced()) {
+        Some(namespace) if own.is_empty() => {
+            metadata.insert("namespace".to_owned(), Value::from(namespace));
+        }
+        Some(namespace) if own != namespace => {
+            return Err(ApiError::bad(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        Some(_) => {}
+        None if own.is_empty() => {
+            metadata.remove("namespace");
+        }
+        None => {
+            return Err(ApiError::bad(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Makes a decoded body into a new object: metadata of its own, defaults, checks.
+pub(crate) fn create(call: &Call<'_>, value: &mut Value) -> Result<(), ApiError> {
+    let resource = &call.resource;
+    settle_namespace(call, value)?;
+    if !text(value, "/metadata/resourceVersion").is_empty() {
+        return Err(ApiError::Unnamed {
+            message: "resourceVersion should not be set on objects to be created".to_owned(),
+        });
+    }
+    if resource.status
+        && let Some(map) = value.as_object_mut()
+    {
+        map.remove("status");
+    }
+    if let Some(metadata) = metadata(value) {
+        let named = metadata.get("name").and_then(Value::as_str).is_some_and(|n| !n.is_empty());
+        let prefix = metadata.get("generateName").and_then(Value::as_str).unwrap_or_default();
+        if !named && !prefix.is_empty() {
+            let name = names::generate_name(prefix, |n| rand::random_range(0..n.max(1)));
+            metadata.insert("name".to_owned(), Value::from(name));
+        }
+        for key in
+            ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"]
+        {
+            metadata.remove(key);
+        }
+        metadata.insert("uid".to_owned(), Value::from(uuid::Uuid::new_v4().to_string()));
+        metadata.insert("creationTimestamp".to_owned(), Value::from(now_rfc3339()));
+        if counts_generations(resource) {
+            metadata.insert("generation".to_owned(), Value::from(1));
+        } else {
+            metadata.remove("generation");
+        }
+    }
+    resource.schema.default(value);
+    let mut errors = builtin::prepare(resource, value, None);
+    errors.extend(names::validate_metadata(
+        value,
+        NameRule::of(&resource.group, &resource.plural),
+        resource.namespaced(),
+    ));
+    errors.extend(resource.schema.validate(value));
+    invalid(resource, value, errors)
+}
+
+/// Kinds whose objects have a desired state; the flat built-ins have none.
+fn counts_generations(resource: &Resource) -> bool {
+    !resource.builtin || (resource.group.as_str(), resource.plural.as_str()) == catalog::CRDS
+}
+
+/// Which part of an object an update may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Everything but status, where status is a subresource.
+    Main,
+    Status,
+}
+
+/// Makes `new` (served form) the successor of `old` (served form): what may not change is taken
+/// from `old` or refused. The result is complete and checked.
+pub(crate) fn update(
+    call: &Call<'_>,
+    old: &Value,
+    new: &mut Value,
+    part: Part,
+) -> Result<(), ApiError> {
+    let resource = &call.resource;
+    settle_namespace(call, new)?;
+    check_identity(call, old, new)?;
+    carry_over(resource, old, new, part);
+    resource.schema.default(new);
+    let mut errors = match part {
+        Part::Main => builtin::prepare(resource, new, Some(old)),
+        Part::Status => Vec::new(),
+    };
+    errors.extend(names::validate_metadata(
+        new,
+        NameRule::of(&resource.group, &resource.plural),
+        resource.namespaced(),
+    ));
+    errors.extend(names::validate_metadata_update(new, old));
+    errors.extend(resource.schema.validate(new));
+    errors.extend(resource.schema.validate_update(new, old));
+    errors.extend(new_finalizers(old, new));
+    invalid(resource, new, errors)?;
+    set_generation(resource, old, new);
+    Ok(())
+}
+
+fn check_identity(call: &Call<'_>, old: &Value, new: &Value) -> Result<(), ApiError> {
+    let (name, sent) = (call.name(), text(new, "/metadata/name"));
+    if sent != name && !sent.is_empty() {
+        return Err(ApiError::bad(format!(
+            "the name of the object ({sent}) does not match the name on the URL ({name})"
+        )));
+    }
+    let (uid, sent) = (text(old, "/metadata/uid"), text(new, "/metadata/uid"));
+    if !sent.is_empty() && sent != uid {
+        return Err(call.conflict(format!(
+            "Precondition failed: UID in precondition: {sent}, UID in object meta: {uid}"
+        )));
+    }
+    let sent = text(new, "/metadata/resourceVersion");
+    if !sent.is_empty() && sent != text(old, "/metadata/resourceVersion") {
+        return Err(call.conflict(MODIFIED));
+    }
+    Ok(())
+}
+
+/// What the server owns stays as it was.
+fn carry_over(resource: &Resource, old: &Value, new: &mut Value, part: Part) {
+    if part == Part::Status {
+        let status = new.get("status").cloned();
+        let managed = new.pointer("/metadata/managedFields").cloned();
+        old.clone_into(new);
+        if let Some(map) = new.as_object_mut() {
+            match status {
+                Some(status) => map.insert("status".to_owned(), status),
+                None => map.remove("status"),
+            };
+        }
+        if let (Some(managed), Some(metadata)) = (managed, metadata(new)) {
+            metadata.insert("managedFields".to_owned(), managed);
+        }
+        return;
+    }
+    if resource.status
+        && let Some(map) = new.as_object_mut()
+    {
+        match old.get("status") {
+            Some(status) => map.insert("status".to_owned(), status.clone()),
+            None => map.remove("status"),
+        };
+    }
+    let Some(metadata) = metadata(new) else { return };
+    let kept = [
+        "name",
+        "uid",
+        "creationTimestamp",
+        "resourceVersion",
+        "generation",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ];
+    for key in kept {
+        match old.pointer(&format!("/metadata/{key}")) {
+            Some(value) => metadata.insert(key.to_owned(), value.clone()),
+            None => metadata.remove(key),
+        };
+    }
+    metadata.remove("selfLink");
+}
+
+/// An object that is being deleted takes no new finalizers.
+fn new_finalizers(old: &Value, new: &Value) -> Vec<FieldError> {
+    if text(old, "/metadata/deletionTimestamp").is_empty() {
+        return Vec::new();
+    }
+    let list = |v: &Value| v.pointer("/metadata/finalizers").and_then(Value::as_array).cloned();
+    let before = list(old).unwrap_or_default();
+    let added: Vec<String> = list(new)
+        .unwrap_or_default()
+        .iter()
+        .filter(|f| !before.contains(f))
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect();
+    if added.is_empty() {
+        return Vec::new();
+    }
+    let detail = format!(
+        "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+    );
+    vec![FieldError::forbidden("metadata.finalizers", &detail)]
+}
+
+fn set_generation(resource: &Resource, old: &Value, new: &mut Value) {
+    if !counts_generations(resource) {
+        return;
+    }
+    let desired = |value: &Value| {
+        let mut map = value.as_object().cloned().unwrap_or_default();
+        map.remove("metadata");
+        if resource.status {
+            map.remove("status");
+        }
+        map
+    };
+    let before = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(1);
+    let generation = if desired(old) == desired(new) { before } else { before + 1 };
+    if let Some(metadata) = metadata(new) {
+        metadata.insert("generation".to_owned(), json!(generation));
+    }
+}

@@ -1,0 +1,186 @@
+//! What the built-in kinds need beyond their schemas, and the objects every workspace starts with.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use control_schema::{FieldError, Resource, builtin, schema};
+use control_store::{Precondition, Workspace, WriteError};
+use serde_json::{Map, Value, json};
+
+use crate::admission::text;
+use crate::catalog::{self, CRDS};
+use crate::crd;
+use crate::render::now_rfc3339;
+
+/// Namespaces of a new workspace.
+const NAMESPACES: [&str; 4] = ["default", "kube-public", "kube-system", "rlark-system"];
+
+/// Namespaces that may not be deleted.
+pub(crate) const PERMANENT: [&str; 3] = ["default", "kube-public", "kube-system"];
+
+/// The finalizer in a namespace's spec: its content goes first.
+pub(crate) const NAMESPACE_FINALIZER: &str = "kubernetes";
+
+/// Creates the first objects of a workspace where they are missing.
+pub(crate) async fn bootstrap(workspace: &Workspace) -> Result<(), WriteError> {
+    let Some(resource) = builtin::resource("", "namespaces") else { return Ok(()) };
+    for name in NAMESPACES {
+        let key = catalog::key(resource, None, name);
+        if workspace.get(&key).is_some() {
+            continue;
+        }
+        let mut value = json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {
+                "name": name, "uid": uuid::Uuid::new_v4().to_string(),
+                "creationTimestamp": now_rfc3339(),
+            },
+        });
+        prepare(resource, &mut value, None);
+        match workspace.put(key, value, Precondition::Absent).await {
+            Ok(_) | Err(WriteError::AlreadyExists { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Kind-specific defaults and checks of a create (`old` is none) or an update.
+pub(crate) fn prepare(
+    resource: &Resource,
+    value: &mut Value,
+    old: Option<&Value>,
+) -> Vec<FieldError> {
+    if !resource.builtin {
+        return Vec::new();
+    }
+    match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "namespaces") => namespace(value, old),
+        ("", "secrets") => secret(value, old),
+        ("", "configmaps") => {
+            old.map_or_else(Vec::new, |old| immutable(value, old, &["data", "binaryData"]))
+        }
+        ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => {
+            binding(value, old)
+        }
+        CRDS => definition(value, old),
+        _ => Vec::new(),
+    }
+}
+
+fn object<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut Map<String, Value>> {
+    let map = value.as_object_mut()?;
+    let entry = map.entry(key).or_insert_with(|| Value::Object(Map::new()));
+    if !entry.is_object() {
+        *entry = Value::Object(Map::new());
+    }
+    entry.as_object_mut()
+}
+
+fn namespace(value: &mut Value, old: Option<&Value>) -> Vec<FieldError> {
+    let name = text(value, "/metadata/name").to_owned();
+    if let Some(labels) = object(value, "metadata")
+        .map(|m| m.entry("labels").or_insert_with(|| Value::Object(Map::new())))
+        .and_then(Value::as_object_mut)
+    {
+        labels.insert("kubernetes.io/metadata.name".to_owned(), Value::from(name));
+    }
+    match old {
+        None => {
+            if let Some(spec) = object(value, "spec") {
+                spec.insert("finalizers".to_owned(), json!([NAMESPACE_FINALIZER]));
+            }
+            if let Some(map) = value.as_object_mut() {
+                map.insert("status".to_owned(), json!({"phase": "Active"}));
+            }
+        }
+        // Finalizers of the spec change through the subresource `finalize` alone.
+        Some(old) => {
+            if let (Some(map), Some(spec)) = (value.as_object_mut(), old.get("spec")) {
+                map.insert("spec".to_owned(), spec.clone());
+            }
+        }
+    }
+    Vec::new()
+}
+
+fn secret(value: &mut Value, old: Option<&Value>) -> Vec<FieldError> {
+    let plain = value.as_object_mut().and_then(|map| map.remove("stringData"));
+    if let Some(Value::Object(plain)) = plain
+        && let Some(data) = object(value, "data")
+    {
+        for (key, text) in plain {
+            let encoded = BASE64_STANDARD.encode(text.as_str().unwrap_or_default());
+            data.insert(key, Value::from(encoded));
+        }
+    }
+    if text(value, "/type").is_empty()
+        && let Some(map) = value.as_object_mut()
+    {
+        map.insert("type".to_owned(), Value::from("Opaque"));
+    }
+    let mut errors = Vec::new();
+    if let Some(old) = old {
+        if value.get("type") != old.get("type") {
+            let shown = value.get("type").cloned().unwrap_or_default();
+            errors.push(FieldError::invalid("type", &shown, "field is immutable"));
+        }
+        errors.extend(immutable(value, old, &["data"]));
+    }
+    errors
+}
+
+/// `immutable: true` on secrets and config maps.
+fn immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<FieldError> {
+    if old.get("immutable") != Some(&Value::Bool(true)) {
+        return Vec::new();
+    }
+    let detail = "field is immutable when `immutable` is set";
+    let mut errors = Vec::new();
+    if new.get("immutable") != Some(&Value::Bool(true)) {
+        errors.push(FieldError::forbidden("immutable", detail));
+    }
+    for field in fields.iter().filter(|f| new.get(**f) != old.get(**f)) {
+        errors.push(FieldError::forbidden(*field, detail));
+    }
+    errors
+}
+
+fn binding(value: &mut Value, old: Option<&Value>) -> Vec<FieldError> {
+    const GROUP: &str = "rbac.authorization.k8s.io";
+    if let Some(role) = value.get_mut("roleRef").and_then(Value::as_object_mut)
+        && role.get("apiGroup").and_then(Value::as_str).is_none_or(str::is_empty)
+    {
+        role.insert("apiGroup".to_owned(), Value::from(GROUP));
+    }
+    for subject in value.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
+        let wanted = matches!(text(subject, "/kind"), "User" | "Group");
+        if wanted
+            && text(subject, "/apiGroup").is_empty()
+            && let Some(map) = subject.as_object_mut()
+        {
+            map.insert("apiGroup".to_owned(), Value::from(GROUP));
+        }
+    }
+    match old {
+        Some(old) if value.get("roleRef") != old.get("roleRef") => {
+            let shown = value.get("roleRef").cloned().unwrap_or_default();
+            vec![FieldError::invalid("roleRef", &shown, "cannot change roleRef")]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn definition(value: &mut Value, old: Option<&Value>) -> Vec<FieldError> {
+    schema::default_crd(value);
+    let mut errors = schema::validate_crd(value);
+    if let Some(old) = old {
+        errors.extend(crd::immutable(value, old));
+    }
+    if errors.is_empty() {
+        let status = schema::established_status(value, &now_rfc3339());
+        if let Some(map) = value.as_object_mut() {
+            map.insert("status".to_owned(), status);
+        }
+    }
+    errors
+}

@@ -1,0 +1,107 @@
+//! One authorised request on objects, and what it selects.
+
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use bytes::Bytes;
+use control_identity::principal::Principal;
+use control_schema::Resource;
+use control_schema::selector::{FieldSelector, LabelSelector};
+use control_store::{Key, Scope};
+use serde_json::Value;
+
+use crate::catalog;
+use crate::convert;
+use crate::negotiate::Shape;
+use crate::request::{Query, Target};
+use crate::server::Inner;
+use crate::status::ApiError;
+
+/// Everything a verb needs.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) inner: &'a Inner,
+    pub(crate) who: Principal,
+    pub(crate) target: Target,
+    pub(crate) query: Query,
+    pub(crate) resource: Arc<Resource>,
+    pub(crate) shape: Shape,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Call<'_> {
+    /// The name in the path; empty for collections.
+    pub(crate) fn name(&self) -> &str {
+        self.target.name.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.target.namespace.as_deref()
+    }
+
+    pub(crate) fn subresource(&self) -> Option<&str> {
+        self.target.subresource.as_deref()
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        catalog::key(&self.resource, self.namespace(), self.name())
+    }
+
+    pub(crate) fn scope(&self) -> Scope {
+        catalog::scope(&self.resource, self.namespace())
+    }
+
+    pub(crate) fn not_found(&self) -> ApiError {
+        ApiError::NotFound { resource: self.resource.qualified(), name: self.name().to_owned() }
+    }
+
+    pub(crate) fn conflict(&self, message: impl Into<String>) -> ApiError {
+        ApiError::Conflict {
+            resource: self.resource.qualified(),
+            name: self.name().to_owned(),
+            message: message.into(),
+        }
+    }
+}
+
+/// Which objects of a collection a request means.
+#[derive(Clone, Debug)]
+pub(crate) struct Selection {
+    labels: LabelSelector,
+    fields: FieldSelector,
+}
+
+impl Selection {
+    /// From the query; a name in the path of a watch counts as `metadata.name=NAME`.
+    pub(crate) fn of(call: &Call<'_>) -> Result<Self, ApiError> {
+        let bad = |e: control_schema::selector::SelectorError| ApiError::bad(e.to_string());
+        let labels: LabelSelector = call.query.label_selector.parse().map_err(bad)?;
+        let mut fields: FieldSelector = call.query.field_selector.parse().map_err(bad)?;
+        fields.check(&call.resource.selectable_fields).map_err(bad)?;
+        if let Some(name) = &call.target.name {
+            fields.terms.push(control_schema::selector::FieldTerm {
+                field: "metadata.name".to_owned(),
+                value: name.clone(),
+                negated: false,
+            });
+        }
+        Ok(Self { labels, fields })
+    }
+
+    pub(crate) fn is_everything(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// The single name that is asked for, if so.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.fields.required("metadata.name")
+    }
+
+    /// Whether a stored value is meant.
+    pub(crate) fn matches(&self, resource: &Resource, stored: &Value) -> bool {
+        self.labels.matches_object(stored)
+            && (self.fields.is_empty()
+                || self.fields.matches_object(&convert::served(resource, stored)))
+    }
+}

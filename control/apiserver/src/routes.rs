@@ -1,0 +1,188 @@
+//! Every path of the server with its policy, in one table that the router is built from.
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use axum::routing::any;
+use control_identity::principal::Principal;
+use serde_json::json;
+
+use crate::access;
+use crate::discovery;
+use crate::negotiate::{self, Discovery};
+use crate::openapi;
+use crate::server::{ApiServer, Inner};
+use crate::status::{ApiError, json_response};
+use crate::verbs;
+
+/// Who may use a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Everybody, anonymous callers too: health, version, and which kinds there are.
+    Anyone,
+    /// Any caller with a proven identity.
+    Authenticated,
+    /// What the authorizer allows for the verb and object of the request.
+    Authorized,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    Root,
+    Health,
+    Version,
+    Api,
+    Apis,
+    Group,
+    ResourceList,
+    OpenApiV2,
+    OpenApiIndex,
+    OpenApiGroup,
+    Objects,
+}
+
+/// One route.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    pub path: &'static str,
+    pub policy: Policy,
+    served: Served,
+}
+
+const fn route(path: &'static str, policy: Policy, served: Served) -> Route {
+    Route { path, policy, served }
+}
+
+/// All routes; anything else is 404 for those who may ask.
+pub const ROUTES: &[Route] = &[
+    route("/", Policy::Authenticated, Served::Root),
+    route("/healthz", Policy::Anyone, Served::Health),
+    route("/livez", Policy::Anyone, Served::Health),
+    route("/readyz", Policy::Anyone, Served::Health),
+    route("/version", Policy::Anyone, Served::Version),
+    route("/version/", Policy::Anyone, Served::Version),
+    route("/api", Policy::Anyone, Served::Api),
+    route("/api/", Policy::Anyone, Served::Api),
+    route("/apis", Policy::Anyone, Served::Apis),
+    route("/apis/", Policy::Anyone, Served::Apis),
+    route("/apis/{group}", Policy::Anyone, Served::Group),
+    route("/apis/{group}/", Policy::Anyone, Served::Group),
+    route("/api/{version}", Policy::Anyone, Served::ResourceList),
+    route("/api/{version}/", Policy::Anyone, Served::ResourceList),
+    route("/apis/{group}/{version}", Policy::Anyone, Served::ResourceList),
+    route("/apis/{group}/{version}/", Policy::Anyone, Served::ResourceList),
+    route("/openapi/v2", Policy::Authenticated, Served::OpenApiV2),
+    route("/openapi/v3", Policy::Authenticated, Served::OpenApiIndex),
+    route("/openapi/v3/", Policy::Authenticated, Served::OpenApiIndex),
+    route("/openapi/v3/{*group_version}", Policy::Authenticated, Served::OpenApiGroup),
+    route("/api/{version}/{*object}", Policy::Authorized, Served::Objects),
+    route("/apis/{group}/{version}/{*object}", Policy::Authorized, Served::Objects),
+];
+
+pub(crate) fn router(server: &ApiServer) -> Router {
+    let mut router = Router::new();
+    for route in ROUTES {
+        let (server, route) = (server.clone(), *route);
+        router = router.route(
+            route.path,
+            any(move |request: Request<Body>| {
+                let server = server.clone();
+                async move { answer(&server, route, request).await }
+            }),
+        );
+    }
+    router.fallback(|request: Request<Body>| async move {
+        match access::caller(&request) {
+            Principal::Anonymous => access::path_denied(&Principal::Anonymous, &request).response(),
+            _ => ApiError::UnknownPath.response(),
+        }
+    })
+}
+
+async fn answer(server: &ApiServer, route: Route, request: Request<Body>) -> Response<Body> {
+    let who = match access::effective_caller(&server.inner, &request) {
+        Ok(who) => who,
+        Err(error) => return error.response(),
+    };
+    if route.policy == Policy::Authenticated && who == Principal::Anonymous {
+        return access::path_denied(&who, &request).response();
+    }
+    if route.served == Served::Objects {
+        // Boxed: the states of all verbs together are large.
+        return Box::pin(verbs::serve(server, who, request)).await;
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return ApiError::MethodNotAllowed.response();
+    }
+    document(&server.inner, route.served, &request).unwrap_or_else(|error| error.response())
+}
+
+fn document(
+    inner: &Inner,
+    served: Served,
+    request: &Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let path = request.uri().path().trim_end_matches('/');
+    let headers = request.headers();
+    let catalog = inner.catalog.load();
+    let ok = |value| Ok(json_response(StatusCode::OK, &value));
+    let mut segments = path.trim_start_matches('/').split('/').skip(1);
+    match served {
+        Served::Root => ok(json!({"paths": ROUTES.iter().map(|r| r.path).collect::<Vec<_>>()})),
+        Served::Health => Ok(text("ok")),
+        Served::Version => ok(discovery::version()),
+        Served::Api | Served::Apis => Ok(root_discovery(inner, served == Served::Api, headers)?),
+        Served::Group => {
+            let name = segments.next().unwrap_or_default();
+            ok(discovery::group(&catalog, name).ok_or(ApiError::UnknownPath)?)
+        }
+        Served::ResourceList => {
+            let first = segments.next().unwrap_or_default();
+            let (group, version) = segments.next().map_or(("", first), |version| (first, version));
+            let list = discovery::resource_list(&catalog, &inner.extensions, group, version);
+            ok(list.ok_or(ApiError::UnknownPath)?)
+        }
+        Served::OpenApiV2 => openapi::v2(inner, &catalog, headers),
+        Served::OpenApiIndex => openapi::index(inner, &catalog),
+        Served::OpenApiGroup => {
+            let path = path.strip_prefix("/openapi/v3/").unwrap_or_default();
+            openapi::group_version(inner, &catalog, path, headers)
+        }
+        Served::Objects => Err(ApiError::UnknownPath),
+    }
+}
+
+fn root_discovery(
+    inner: &Inner,
+    core: bool,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, ApiError> {
+    let catalog = inner.catalog.load();
+    match negotiate::discovery(headers)? {
+        Discovery::Aggregated(version) => {
+            let list = discovery::aggregated(&catalog, &inner.extensions, core, version);
+            let mut response = json_response(StatusCode::OK, &list);
+            let media = if version == "v2" {
+                "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+            } else {
+                "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
+            };
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media));
+            Ok(response)
+        }
+        Discovery::Legacy if core => {
+            let host = headers.get(HOST).and_then(|h| h.to_str().ok()).unwrap_or_default();
+            Ok(json_response(StatusCode::OK, &discovery::api_versions(host)))
+        }
+        Discovery::Legacy => Ok(json_response(StatusCode::OK, &discovery::group_list(&catalog))),
+    }
+}
+
+fn text(body: &'static str) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}

@@ -1,0 +1,236 @@
+//! Refusals, and the one place that turns them into Kubernetes `Status` objects.
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, Response, StatusCode};
+use control_schema::FieldError;
+use control_schema::error::{causes, invalid_message};
+use control_store::WriteError;
+use serde_json::{Map, Value, json};
+
+/// Every way a request can fail. Each variant carries what its message names.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    #[error("the server could not find the requested resource")]
+    UnknownPath,
+    #[error("{resource} \"{name}\" not found")]
+    NotFound { resource: String, name: String },
+    #[error("{resource} \"{name}\" already exists")]
+    AlreadyExists { resource: String, name: String },
+    #[error("object is being deleted: {resource} \"{name}\" already exists")]
+    BeingDeleted { resource: String, name: String },
+    #[error("Operation cannot be fulfilled on {resource} \"{name}\": {message}")]
+    Conflict { resource: String, name: String, message: String },
+    #[error("{}", invalid_message(kind, group, name, errors))]
+    Invalid { group: String, kind: String, name: String, errors: Vec<FieldError> },
+    /// A patch that does not apply to the object.
+    #[error("{message}")]
+    Unprocessable { resource: String, name: String, message: String },
+    #[error("{message}")]
+    BadRequest { message: String },
+    #[error("{resource}{} is forbidden: {message}", quoted(name))]
+    Forbidden { resource: String, name: String, message: String },
+    #[error("forbidden: {message}")]
+    ForbiddenPath { message: String },
+    #[error("{resource} \"{name}\" is forbidden: {message}")]
+    NamespaceTerminating { resource: String, name: String, message: String, namespace: String },
+    #[error("the server does not allow this method on the requested resource")]
+    MethodNotAllowed,
+    #[error("only the following media types are accepted: {accepted}")]
+    NotAcceptable { accepted: &'static str },
+    #[error("{message}")]
+    UnsupportedMediaType { message: String },
+    #[error("{message}")]
+    Expired { message: String },
+    #[error("Timeout: Too large resource version: {wanted}, current: {current}")]
+    TooLargeResourceVersion { wanted: u64, current: u64 },
+    #[error("Apply failed with {count} conflict{}: {message}", if *count == 1 { "" } else { "s" })]
+    ApplyConflict { count: usize, message: String, causes: Vec<Value> },
+    #[error("Request entity too large: limit is {limit}")]
+    TooLarge { limit: usize },
+    /// An error that kube-apiserver passes on without a reason.
+    #[error("{message}")]
+    Unnamed { message: String },
+    #[error("Internal error occurred: {message}")]
+    Internal { message: String },
+    #[error("the server is currently unable to handle the request: {message}")]
+    Unavailable { message: String },
+}
+
+fn quoted(name: &str) -> String {
+    if name.is_empty() { String::new() } else { format!(" \"{name}\"") }
+}
+
+/// Group and plural out of `jobs.rlinf.io`.
+fn split(resource: &str) -> (&str, &str) {
+    resource.split_once('.').unwrap_or((resource, ""))
+}
+
+fn details(name: &str, resource: &str) -> Map<String, Value> {
+    let (kind, group) = split(resource);
+    let mut map = Map::new();
+    for (key, value) in [("name", name), ("group", group), ("kind", kind)] {
+        if !value.is_empty() {
+            map.insert(key.to_owned(), Value::from(value));
+        }
+    }
+    map
+}
+
+impl ApiError {
+    #[must_use]
+    pub fn bad(message: impl Into<String>) -> Self {
+        Self::BadRequest { message: message.into() }
+    }
+
+    #[must_use]
+    pub fn internal(message: impl std::fmt::Display) -> Self {
+        Self::Internal { message: message.to_string() }
+    }
+
+    fn code_and_reason(&self) -> (StatusCode, &'static str) {
+        match self {
+            Self::UnknownPath | Self::NotFound { .. } => (StatusCode::NOT_FOUND, "NotFound"),
+            Self::AlreadyExists { .. } | Self::BeingDeleted { .. } => {
+                (StatusCode::CONFLICT, "AlreadyExists")
+            }
+            Self::Conflict { .. } | Self::ApplyConflict { .. } => {
+                (StatusCode::CONFLICT, "Conflict")
+            }
+            Self::Invalid { .. } | Self::Unprocessable { .. } => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "Invalid")
+            }
+            Self::BadRequest { .. } => (StatusCode::BAD_REQUEST, "BadRequest"),
+            Self::Forbidden { .. }
+            | Self::ForbiddenPath { .. }
+            | Self::NamespaceTerminating { .. } => (StatusCode::FORBIDDEN, "Forbidden"),
+            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
+            Self::NotAcceptable { .. } => (StatusCode::NOT_ACCEPTABLE, "NotAcceptable"),
+            Self::UnsupportedMediaType { .. } => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType")
+            }
+            Self::Expired { .. } => (StatusCode::GONE, "Expired"),
+            Self::TooLargeResourceVersion { .. } => (StatusCode::GATEWAY_TIMEOUT, "Timeout"),
+            Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge"),
+            Self::Unnamed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, ""),
+            Self::Internal { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
+            Self::Unavailable { .. } => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
+        }
+    }
+
+    fn details(&self) -> Map<String, Value> {
+        match self {
+            Self::NotFound { resource, name }
+            | Self::AlreadyExists { resource, name }
+            | Self::BeingDeleted { resource, name }
+            | Self::Conflict { resource, name, .. }
+            | Self::Unprocessable { resource, name, .. }
+            | Self::Forbidden { resource, name, .. } => details(name, resource),
+            Self::Invalid { group, kind, name, errors } => {
+                let mut map = details(name, kind);
+                if !group.is_empty() {
+                    map.insert("group".to_owned(), Value::from(group.as_str()));
+                }
+                map.insert("causes".to_owned(), Value::Array(causes(errors)));
+                map
+            }
+            Self::NamespaceTerminating { resource, name, namespace, .. } => {
+                let mut map = details(name, resource);
+                let cause = json!({
+                    "reason": "NamespaceTerminating",
+                    "message": format!("namespace {namespace} is being terminated"),
+                    "field": "metadata.namespace",
+                });
+                map.insert("causes".to_owned(), json!([cause]));
+                map
+            }
+            Self::ApplyConflict { causes, .. } => {
+                Map::from_iter([("causes".to_owned(), Value::Array(causes.clone()))])
+            }
+            Self::TooLargeResourceVersion { .. } => {
+                let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
+                Map::from_iter([
+                    ("causes".to_owned(), json!([cause])),
+                    ("retryAfterSeconds".to_owned(), json!(1)),
+                ])
+            }
+            _ => Map::new(),
+        }
+    }
+
+    /// The `Status` object a client gets (or, for a watch, finds in an `ERROR` event).
+    #[must_use]
+    pub fn status(&self) -> Value {
+        let (code, reason) = self.code_and_reason();
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.to_string(), "reason": reason, "code": code.as_u16(),
+        });
+        if reason.is_empty()
+            && let Some(map) = status.as_object_mut()
+        {
+            map.remove("reason");
+        }
+        let details = self.details();
+        let wanted =
+            !details.is_empty() || matches!(self, Self::UnknownPath | Self::ForbiddenPath { .. });
+        if wanted && let Some(map) = status.as_object_mut() {
+            map.insert("details".to_owned(), Value::Object(details));
+        }
+        status
+    }
+
+    /// The response of the request that failed.
+    #[must_use]
+    pub fn response(&self) -> Response<Body> {
+        let (code, _) = self.code_and_reason();
+        let mut response = json_response(code, &self.status());
+        if matches!(self, Self::TooLargeResourceVersion { .. } | Self::Unavailable { .. }) {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+
+    /// A refused write of one object, in the terms of its resource.
+    #[must_use]
+    pub fn of_write(error: WriteError, resource: &str, name: &str) -> Self {
+        let (resource, name) = (resource.to_owned(), name.to_owned());
+        match error {
+            WriteError::AlreadyExists { .. } => Self::AlreadyExists { resource, name },
+            WriteError::NotFound { .. } => Self::NotFound { resource, name },
+            WriteError::Conflict { .. } => {
+                Self::Conflict { resource, name, message: MODIFIED.to_owned() }
+            }
+            WriteError::Serialise { source, .. } => Self::internal(source),
+            WriteError::Durability { reason, .. } => Self::internal(reason),
+            WriteError::Closed => Self::Unavailable { message: "shutting down".to_owned() },
+        }
+    }
+}
+
+/// What a client hears whose copy is stale.
+pub(crate) const MODIFIED: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
+
+/// A JSON response; a value that cannot be serialised becomes an empty 500, which cannot happen
+/// for `serde_json::Value`.
+pub(crate) fn json_response(code: StatusCode, value: &Value) -> Response<Body> {
+    match serde_json::to_vec(value) {
+        Ok(mut body) => {
+            body.push(b'\n');
+            bytes_response(code, body.into())
+        }
+        Err(_) => {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            response
+        }
+    }
+}
+
+pub(crate) fn bytes_response(code: StatusCode, body: bytes::Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

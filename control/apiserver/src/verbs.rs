@@ -1,0 +1,160 @@
+//! Requests on objects: who may, which kind, which verb.
+
+mod create;
+mod delete;
+mod list;
+mod patch;
+mod read;
+mod scale;
+mod update;
+mod watch;
+mod write;
+
+pub(crate) use delete::{DeleteOptions, FOREGROUND, ORPHAN, delete_one};
+pub(crate) use write::{is_finalized, replace_if_unchanged};
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use bytes::Bytes;
+use control_identity::principal::Principal;
+use http_body_util::{BodyExt, Limited};
+
+use crate::access;
+use crate::context::Call;
+use crate::negotiate;
+use crate::render;
+use crate::request::{Query, Target, Verb};
+use crate::review;
+use crate::server::{ApiServer, Inner, Subresource, SubresourceKey};
+use crate::status::ApiError;
+
+/// Largest request body, as in kube-apiserver.
+const BODY_LIMIT: usize = 3 << 20;
+
+/// Answers one request below `/api/v1/` or `/apis/GROUP/VERSION/`.
+pub(crate) async fn serve(
+    server: &ApiServer,
+    who: Principal,
+    request: Request<Body>,
+) -> Response<Body> {
+    match dispatch(&server.inner, who, request).await {
+        Ok(response) => response,
+        Err(error) => error.response(),
+    }
+}
+
+async fn dispatch(
+    inner: &Inner,
+    who: Principal,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let target = Target::parse(request.uri().path()).ok_or(ApiError::UnknownPath)?;
+    let query = Query::parse(request.uri().query().unwrap_or_default())?;
+    let verb = Verb::of(request.method(), &target, &query).ok_or(ApiError::MethodNotAllowed)?;
+    access::check(inner, &who, verb, &target, &name_asked_for(verb, &target, &query))?;
+    let catalog = inner.catalog.load_full();
+    let resource = catalog
+        .find(&target.group, &target.version, &target.resource)
+        .ok_or(ApiError::UnknownPath)?;
+    if !resource.namespaced() && target.namespace.is_some() {
+        return Err(ApiError::UnknownPath);
+    }
+    if let Some(extension) = extension(inner, &target) {
+        return Ok(extension.call(target, request).await);
+    }
+    let (parts, body) = request.into_parts();
+    let shape = negotiate::shape(&parts.headers)?;
+    let body = read(body).await?;
+    let call = Call { inner, who, target, query, resource, shape, headers: parts.headers, body };
+    let mut response = Box::pin(run(&call, verb)).await?;
+    if let Some(warning) = &call.resource.deprecation {
+        render::add_warnings(&mut response, std::slice::from_ref(warning));
+    }
+    Ok(response)
+}
+
+/// The object that authorisation is about; a list of one name is about that one.
+fn name_asked_for(verb: Verb, target: &Target, query: &Query) -> String {
+    if let Some(name) = &target.name {
+        return name.clone();
+    }
+    if !matches!(verb, Verb::List | Verb::Watch | Verb::DeleteCollection) {
+        return String::new();
+    }
+    let fields: Result<control_schema::selector::FieldSelector, _> = query.field_selector.parse();
+    fields.ok().and_then(|f| f.required("metadata.name").map(str::to_owned)).unwrap_or_default()
+}
+
+fn extension(inner: &Inner, target: &Target) -> Option<Arc<dyn Subresource>> {
+    target.name.as_ref()?;
+    let key = SubresourceKey {
+        group: target.group.clone(),
+        resource: target.resource.clone(),
+        // `proxy/any/path` belongs to `proxy`.
+        subresource: target.subresource.as_deref()?.split('/').next()?.to_owned(),
+    };
+    inner.subresources.get(&key).map(Arc::clone)
+}
+
+async fn read(body: Body) -> Result<Bytes, ApiError> {
+    match Limited::new(body, BODY_LIMIT).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(ApiError::TooLarge { limit: BODY_LIMIT })
+        }
+        Err(error) => Err(ApiError::bad(format!("cannot read the request body: {error}"))),
+    }
+}
+
+async fn run(call: &Call<'_>, verb: Verb) -> Result<Response<Body>, ApiError> {
+    let resource = &call.resource;
+    if let Some(subresource) = call.subresource() {
+        return subresource_verb(call, verb, subresource).await;
+    }
+    // Without a namespace in the path only lists and watches of a namespaced kind make sense.
+    let lacks_namespace = resource.namespaced() && call.namespace().is_none();
+    if lacks_namespace && call.target.name.is_some() {
+        return Err(ApiError::UnknownPath);
+    }
+    if lacks_namespace && !matches!(verb, Verb::List | Verb::Watch) {
+        return Err(ApiError::MethodNotAllowed);
+    }
+    if !resource.verbs.iter().any(|v| v == verb.as_str()) {
+        return Err(ApiError::MethodNotAllowed);
+    }
+    match verb {
+        Verb::Get => read::get(call),
+        Verb::List => list::list(call),
+        Verb::Watch => watch::watch(call),
+        Verb::Create if call.target.name.is_some() => Err(ApiError::MethodNotAllowed),
+        Verb::Create if review::is_review(resource) => review::create(call),
+        Verb::Create => create::create(call).await,
+        Verb::Update if call.target.name.is_none() => Err(ApiError::MethodNotAllowed),
+        Verb::Update => update::update(call, crate::admission::Part::Main).await,
+        Verb::Patch if call.target.name.is_none() => Err(ApiError::MethodNotAllowed),
+        Verb::Patch => patch::patch(call, crate::admission::Part::Main).await,
+        Verb::Delete => delete::delete(call).await,
+        Verb::DeleteCollection => delete::delete_collection(call).await,
+    }
+}
+
+async fn subresource_verb(
+    call: &Call<'_>,
+    verb: Verb,
+    subresource: &str,
+) -> Result<Response<Body>, ApiError> {
+    let part = crate::admission::Part::Status;
+    match (subresource, verb) {
+        ("status", Verb::Get) if call.resource.status => read::get(call),
+        ("status", Verb::Update) if call.resource.status => update::update(call, part).await,
+        ("status", Verb::Patch) if call.resource.status => patch::patch(call, part).await,
+        ("status", _) if call.resource.status => Err(ApiError::MethodNotAllowed),
+        ("scale", _) if call.resource.scale.is_some() => scale::serve(call, verb).await,
+        ("finalize", Verb::Update) if call.target.resource == "namespaces" => {
+            update::finalize_namespace(call).await
+        }
+        _ => Err(ApiError::UnknownPath),
+    }
+}

@@ -1,0 +1,100 @@
+//! The `scale` subresource of custom resources: `autoscaling/v1` Scale over two paths of the object.
+
+use axum::body::Body;
+use axum::http::{Response, StatusCode};
+use control_schema::patch;
+use control_schema::resource::Scale;
+use control_schema::strict;
+use control_store::Object;
+use serde_json::{Map, Value, json};
+
+use super::update::ATTEMPTS;
+use super::write::{self, Replaced};
+use crate::admission::{self, Part, text};
+use crate::context::Call;
+use crate::convert;
+use crate::negotiate;
+use crate::request::Verb;
+use crate::status::{ApiError, MODIFIED, json_response};
+
+pub(super) async fn serve(call: &Call<'_>, verb: Verb) -> Result<Response<Body>, ApiError> {
+    let scale = call.resource.scale.as_ref().ok_or(ApiError::UnknownPath)?;
+    match verb {
+        Verb::Get => {
+            let object = call.inner.workspace.get(&call.key()).ok_or_else(|| call.not_found())?;
+            Ok(json_response(StatusCode::OK, &shown(scale, &object)))
+        }
+        Verb::Update | Verb::Patch => change(call, scale, verb).await,
+        _ => Err(ApiError::MethodNotAllowed),
+    }
+}
+
+/// `.spec.replicas` as a JSON pointer.
+fn pointer(path: &str) -> String {
+    path.replace('.', "/")
+}
+
+fn shown(scale: &Scale, object: &Object) -> Value {
+    let value = &object.value;
+    let number = |path: &str| value.pointer(&pointer(path)).cloned().unwrap_or_else(|| json!(0));
+    let mut status = json!({"replicas": number(&scale.status_replicas)});
+    if let Some(selector) = scale.label_selector.as_ref().and_then(|p| value.pointer(&pointer(p)))
+        && let Some(map) = status.as_object_mut()
+    {
+        map.insert("selector".to_owned(), selector.clone());
+    }
+    let kept = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
+    let metadata: Map<String, Value> = kept
+        .iter()
+        .filter_map(|k| Some(((*k).to_owned(), value.pointer(&format!("/metadata/{k}"))?.clone())))
+        .collect();
+    json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
+        "spec": {"replicas": number(&scale.spec_replicas)}, "status": status,
+    })
+}
+
+async fn change(call: &Call<'_>, scale: &Scale, verb: Verb) -> Result<Response<Body>, ApiError> {
+    let sent = strict::decode_json(&call.body).map_err(|e| ApiError::bad(e.to_string()))?.value;
+    for _ in 0..ATTEMPTS {
+        let old = call.inner.workspace.latest(&call.key()).ok_or_else(|| call.not_found())?;
+        let mut wanted = shown(scale, &old);
+        match (verb, negotiate::content_type(&call.headers)) {
+            (Verb::Update, _) => wanted.clone_from(&sent),
+            (_, "application/json-patch+json") => {
+                patch::json(&mut wanted, &sent).map_err(|e| ApiError::bad(e.to_string()))?;
+            }
+            _ => patch::merge(&mut wanted, &sent),
+        }
+        let version = text(&wanted, "/metadata/resourceVersion");
+        if !version.is_empty() && version != old.revision.to_string() {
+            return Err(call.conflict(MODIFIED));
+        }
+        let before = convert::served(&call.resource, &old.value).into_owned();
+        let mut new = before.clone();
+        let replicas = wanted.pointer("/spec/replicas").cloned().unwrap_or_else(|| json!(0));
+        set(&mut new, &scale.spec_replicas, replicas);
+        admission::update(call, &before, &mut new, Part::Main)?;
+        let stored = write::stored_form(call, new);
+        if call.query.dry_run {
+            return Ok(json_response(StatusCode::OK, &wanted));
+        }
+        if let Replaced::Done(object) = write::replace(call, &old, stored).await? {
+            return Ok(json_response(StatusCode::OK, &shown(scale, &object)));
+        }
+    }
+    Err(call.conflict(MODIFIED))
+}
+
+/// Sets a dotted path, making the objects on the way.
+fn set(value: &mut Value, path: &str, number: Value) {
+    let mut at = value;
+    for part in path.trim_start_matches('.').split('.') {
+        if !at.is_object() {
+            *at = Value::Object(Map::new());
+        }
+        let Some(map) = at.as_object_mut() else { return };
+        at = map.entry(part).or_insert(Value::Null);
+    }
+    *at = number;
+}
