@@ -9,7 +9,15 @@
 //! carriers and their flows run.
 
 mod api;
+mod carrier;
+mod flow;
+mod identity;
+mod link;
+mod pipe;
+mod queue;
 mod relay;
+mod shared;
+mod ssh;
 
 pub use api::{
     BoxFuture, CarrierStats, Counters, Deliver, DomainIdentity, FlowState, FlowStats, Lane,

@@ -1,19 +1,79 @@
-//! The public face.
+//! The public face, and the lanes' threads.
 
-use std::{net::TcpStream, sync::Arc};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, AtomicU64},
+        mpsc,
+    },
+};
 
 use control_api::ids::{DomainName, NodeRef};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::api::{
-    CarrierStats, Counters, Deliver, DomainIdentity, FlowStats, Lane, OpenRequest, Path, Paths,
-    RelayConfig, RelayError,
+use crate::{
+    api::{
+        CarrierStats, Counters, Deliver, DomainIdentity, FlowStats, Lane, OpenRequest, Path, Paths,
+        Reason, RelayConfig, RelayError,
+    },
+    carrier::lane_name,
+    flow::{self, Flow},
+    identity::Identity,
+    shared::{Hold as _, LaneThread, Limits, Shared, Tally, add},
+    ssh,
 };
 
 /// All flows of this node. Cheap to clone; when the last clone is dropped, every flow is reset,
 /// every carrier closed and the lanes' threads end.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Relay {
-    inner: Arc<()>,
+    shared: Arc<Shared>,
+    _threads: Arc<Threads>,
+}
+
+impl std::fmt::Debug for Relay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Relay").field("node", &self.shared.config.node).finish_non_exhaustive()
+    }
+}
+
+/// Ends the lanes when dropped.
+struct Threads {
+    stop: CancellationToken,
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+fn start_lane(lane: Lane, stop: &CancellationToken) -> Result<LaneThread, RelayError> {
+    let fail = |source| RelayError::Thread { lane: lane_name(lane), source };
+    let (tx, rx) = mpsc::sync_channel(1);
+    let until = stop.clone();
+    let name = format!("relay-{}", lane_name(lane));
+    std::thread::Builder::new()
+        .name(name)
+        .spawn(move || {
+            let rt = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            match rt {
+                Ok(rt) => {
+                    drop(tx.send(Ok(rt.handle().clone())));
+                    // Dropping the runtime then drops every task: sockets close, which resets.
+                    rt.block_on(until.cancelled());
+                }
+                Err(e) => drop(tx.send(Err(e))),
+            }
+        })
+        .map_err(fail)?;
+    let handle = rx
+        .recv()
+        .unwrap_or_else(|_| Err(std::io::Error::other("the thread ended")))
+        .map_err(fail)?;
+    Ok(LaneThread { handle, tasks: TaskTracker::new() })
 }
 
 impl Relay {
@@ -26,15 +86,56 @@ impl Relay {
         deliver: Arc<dyn Deliver>,
         paths: Arc<dyn Paths>,
     ) -> Result<Self, RelayError> {
-        let _: (RelayConfig, Arc<dyn Deliver>, Arc<dyn Paths>) = (config, deliver, paths);
-        Ok(Self { inner: Arc::new(()) })
+        let stop = CancellationToken::new();
+        let threads = Arc::new(Threads { stop: stop.clone() });
+        let shared = Arc::new(Shared {
+            config,
+            deliver,
+            paths,
+            interactive: start_lane(Lane::Interactive, &stop)?,
+            bulk: start_lane(Lane::Bulk, &stop)?,
+            identities: Mutex::new(HashMap::new()),
+            links: Mutex::new(HashMap::new()),
+            tally: Tally::default(),
+            history: Mutex::default(),
+            limits: Limits::default(),
+            epoch: rand::random(),
+            next_flow: AtomicU64::new(1),
+            next_wire: AtomicU32::new(1),
+        });
+        Ok(Self { shared, _threads: threads })
     }
 
     /// Carries a landed connection to its target. Returns at once and never fails: what goes wrong
     /// is an RST to the application, a reason in [`Relay::flows`] and a count. `conn` may be in
     /// either blocking mode.
     pub fn open(&self, request: OpenRequest, conn: TcpStream) {
-        let _: (OpenRequest, TcpStream) = (request, conn);
+        let shared = &self.shared;
+        let (domain, ip) = (request.domain.clone(), request.src.ip());
+        if shared.identity(&domain).is_none() {
+            return self.refuse(&request, &conn, Reason::Denied);
+        }
+        if !shared.limits.enter(&shared.config, &domain, ip) {
+            return self.refuse(&request, &conn, Reason::Limit);
+        }
+        let link = shared.link(&domain, &request.peer);
+        let flow = Arc::new(Flow::opening(shared, link.next_id(shared), request));
+        if !link.insert(&flow) {
+            // The peer was dropped this very moment.
+            flow.fail(Reason::PeerGone);
+        }
+        add(&shared.tally.opened);
+        let s = Arc::clone(shared);
+        shared
+            .lane(Lane::Interactive)
+            .spawn(async move { flow::open(&s, &link, flow, conn).await });
+    }
+
+    fn refuse(&self, r: &OpenRequest, conn: &TcpStream, reason: Reason) {
+        tracing::warn!(src = %r.src, dst = %r.dst, peer = %r.peer, %reason, "flow is refused here");
+        self.shared.tally.failed(reason);
+        // With linger 0 the drop that follows is a reset.
+        drop(socket2::SockRef::from(conn).set_linger(Some(std::time::Duration::ZERO)));
     }
 
     /// Serves a connection that `peer` dialled for (`domain`, `lane`): we are the SSH server.
@@ -49,7 +150,16 @@ impl Relay {
         lane: Lane,
         path: Path,
     ) -> Result<(), RelayError> {
-        let _: (&DomainName, &NodeRef, Lane, Path) = (domain, peer, lane, path);
+        let identity = self
+            .shared
+            .identity(domain)
+            .ok_or_else(|| RelayError::NoIdentity { domain: domain.clone() })?;
+        let (s, link) = (Arc::clone(&self.shared), self.shared.link(domain, peer));
+        self.shared.lane(lane).spawn(async move {
+            if let Err(e) = ssh::serve(&s, &link, identity, lane, path).await {
+                tracing::warn!(error = %e, "an incoming carrier is refused");
+            }
+        });
         Ok(())
     }
 
@@ -63,42 +173,103 @@ impl Relay {
         domain: &DomainName,
         identity: DomainIdentity,
     ) -> Result<(), RelayError> {
-        let _: (&DomainName, DomainIdentity) = (domain, identity);
+        let new = Arc::new(Identity::new(domain, &self.shared.config.node, identity)?);
+        let ca = new.ca;
+        let old = self.shared.identities.hold().insert(domain.clone(), new);
+        if old.is_some_and(|o| o.ca != ca) {
+            for link in self.links(domain) {
+                link.carriers().iter().for_each(|c| c.kill());
+            }
+        }
         Ok(())
+    }
+
+    /// When this node's certificate in `domain` ends, if it has one.
+    #[must_use]
+    pub fn identity_until(&self, domain: &DomainName) -> Option<std::time::SystemTime> {
+        self.shared.identity(domain)?.certificate.valid_before_time()
+    }
+
+    fn links(&self, domain: &DomainName) -> Vec<Arc<crate::link::Link>> {
+        self.shared.all_links().into_iter().filter(|l| l.key.domain == *domain).collect()
     }
 
     /// Forgets the Domain: resets its flows, closes its carriers, drops the key.
     pub fn drop_domain(&self, domain: &DomainName) {
-        let _: &DomainName = domain;
+        self.shared.identities.hold().remove(domain);
+        for link in self.links(domain) {
+            self.drop_peer(domain, &link.key.peer);
+        }
     }
 
-    /// Resets all flows with `peer` and closes its carriers, in one Domain.
+    /// Resets all flows with `peer` and closes its carriers, in one Domain. The peer may come back.
     pub fn drop_peer(&self, domain: &DomainName, peer: &NodeRef) {
-        let _: (&DomainName, &NodeRef) = (domain, peer);
+        let key = crate::shared::LinkKey { domain: domain.clone(), peer: peer.clone() };
+        let link = self.shared.links.hold().remove(&key);
+        if let Some(link) = link {
+            link.end(&self.shared);
+        }
     }
 
     /// Resets the flows of one local pod address, on either end.
-    pub fn drop_pod(&self, domain: &DomainName, vip: std::net::IpAddr) {
-        let _: (&DomainName, std::net::IpAddr) = (domain, vip);
+    pub fn drop_pod(&self, domain: &DomainName, vip: IpAddr) {
+        for link in self.links(domain) {
+            for f in link.flows().iter().filter(|f| f.local().ip() == vip) {
+                f.reset(Reason::PeerGone);
+            }
+        }
     }
 
     /// Brings up the interactive carrier to `peer` before a flow needs it.
     pub fn warm(&self, domain: &DomainName, peer: &NodeRef) {
-        let _: (&DomainName, &NodeRef) = (domain, peer);
+        self.shared.link(domain, peer).warm(&self.shared);
     }
 
     /// Living flows, then recently ended ones, newest first.
     #[must_use]
     pub fn flows(&self) -> Vec<FlowStats> {
-        Vec::new()
+        let mut all: Vec<FlowStats> = self
+            .shared
+            .all_links()
+            .iter()
+            .flat_map(|l| l.flows().into_iter().map(|f| f.stats(l)).collect::<Vec<_>>())
+            .collect();
+        all.sort_by_key(|f| std::cmp::Reverse(f.id));
+        all.extend(self.shared.history.hold().iter().cloned());
+        all
     }
+
+    /// Standing carriers.
     #[must_use]
     pub fn carriers(&self) -> Vec<CarrierStats> {
-        Vec::new()
+        let of = |l: &Arc<crate::link::Link>| {
+            let key = l.key.clone();
+            l.carriers().into_iter().map(move |c| CarrierStats {
+                name: c.name.clone(),
+                domain: key.domain.clone(),
+                peer: key.peer.clone(),
+                lane: c.lane,
+                via: c.via,
+                rtt: c.rtt(),
+                age: c.born.elapsed(),
+                flows: c.flows.load(std::sync::atomic::Ordering::Relaxed),
+            })
+        };
+        self.shared.all_links().iter().flat_map(of).collect()
     }
+
+    /// Closes the carriers with `peer` but keeps the flows: they resume on the next ones. For
+    /// `rlark doctor` and tests, and when the way to a peer changed.
+    pub fn cut(&self, domain: &DomainName, peer: &NodeRef) {
+        let key = crate::shared::LinkKey { domain: domain.clone(), peer: peer.clone() };
+        let link = self.shared.links.hold().get(&key).cloned();
+        if let Some(link) = link {
+            link.carriers().iter().for_each(|c| c.kill());
+        }
+    }
+
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let _ = &self.inner;
-        Counters::default()
+        self.shared.counters()
     }
 }

@@ -161,6 +161,12 @@ impl Flow {
         Open { generation: self.generation, credit: self.rx.limit(), src, dst }
     }
 
+    /// Whether [`Flow::poll_send`] has something.
+    #[must_use]
+    pub fn wants_send(&self) -> bool {
+        !self.paused && self.tx.has_unsent()
+    }
+
     /// The next frame to put on the current carrier, if there is one and the peer's state is known.
     pub fn poll_send(&mut self) -> Option<Out> {
         if self.paused { None } else { self.tx.poll_send() }

@@ -110,6 +110,12 @@ impl RecvHalf {
         self.next.saturating_sub(self.delivered)
     }
 
+    /// Offset behind the last byte that the application's socket took.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.delivered
+    }
+
     /// Widens the window; a smaller value changes nothing.
     pub fn widen(&mut self, window: u64) {
         self.window = self.window.max(window);

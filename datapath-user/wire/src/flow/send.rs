@@ -101,6 +101,12 @@ impl SendHalf {
         self.closing = true;
     }
 
+    /// Whether [`SendHalf::poll_send`] has something.
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        self.unsent < self.kept.len() || (self.closing && !self.fin_sent)
+    }
+
     /// The next frame for the current carrier.
     pub fn poll_send(&mut self) -> Option<Out> {
         if let Some(k) = self.kept.get(self.unsent) {

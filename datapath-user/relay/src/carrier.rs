@@ -1,0 +1,176 @@
+//! One carrier: its queue, its pulse, its end. Made by `ssh`, owned by its link.
+
+use std::{
+    net::{Shutdown, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant, SystemTime},
+};
+
+use bytes::Bytes;
+use control_api::ids::NodeRef;
+use datapath_wire::Frame;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    api::{Lane, RelayConfig, Via},
+    pipe::Gate,
+    queue::{Closed, Queue},
+};
+
+/// How long a retired carrier may still send what is queued.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// One SSH connection with one channel.
+pub(crate) struct Carrier {
+    pub(crate) name: String,
+    pub(crate) lane: Lane,
+    pub(crate) via: Via,
+    pub(crate) born: Instant,
+    pub(crate) queue: Queue,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) dead: CancellationToken,
+    /// Flows that use it now.
+    pub(crate) flows: AtomicUsize,
+    /// The same connection that russh reads: shutting it down ends the session at once.
+    tcp: TcpStream,
+    /// Microseconds after `born`.
+    heard: AtomicU64,
+    busy: AtomicU64,
+    /// Smoothed and least round trip in microseconds; 0 until measured.
+    rtt: AtomicU64,
+    rtt_min: AtomicU64,
+}
+
+impl std::fmt::Debug for Carrier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Carrier").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Carrier {
+    pub(crate) fn new(peer: &NodeRef, lane: Lane, via: Via, tcp: TcpStream) -> Self {
+        Self {
+            name: format!("{}:{peer}:{}", via.as_str(), lane_name(lane)),
+            lane,
+            via,
+            born: Instant::now(),
+            queue: Queue::default(),
+            gate: Arc::default(),
+            dead: CancellationToken::new(),
+            flows: AtomicUsize::new(0),
+            tcp,
+            heard: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
+            rtt: AtomicU64::new(0),
+            rtt_min: AtomicU64::new(0),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.born.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.is_cancelled()
+    }
+
+    /// Queues a frame of the carrier or an answer; never waits. A peer that does not read what it
+    /// provokes loses the carrier.
+    pub(crate) fn post(&self, frame: &Frame<'_>) {
+        if self.queue.push(frame.to_bytes(), None).is_err() {
+            self.kill();
+        }
+    }
+
+    /// Queues a flow's DATA, OPEN or FIN with its turn.
+    pub(crate) fn send(&self, frame: Bytes, turn: OwnedSemaphorePermit) -> Result<(), Closed> {
+        self.queue.push(frame, Some(turn))
+    }
+
+    /// Ends the carrier at once. Its task then tells the link.
+    pub(crate) fn kill(&self) {
+        self.dead.cancel();
+        self.queue.close();
+        // Fails when the peer closed first: then the session ends by itself.
+        drop(self.tcp.shutdown(Shutdown::Both));
+    }
+
+    /// Lets queued frames (the RSTs of a dropped link) leave, then ends the carrier. What arrives
+    /// meanwhile is ignored by the caller.
+    pub(crate) async fn retire(&self) {
+        let end = tokio::time::Instant::now() + FAREWELL;
+        while !self.queue.is_empty() && !self.is_dead() && tokio::time::Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // The last write may still be inside russh.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        self.kill();
+    }
+
+    pub(crate) fn heard(&self) {
+        self.heard.store(self.now(), Relaxed);
+    }
+
+    /// Sends PING.
+    pub(crate) fn ping(&self) {
+        self.post(&Frame::Ping { token: self.now() });
+    }
+
+    /// PONG: the token is the time of the PING. A token from the future is the peer's invention.
+    pub(crate) fn pong(&self, token: u64) {
+        let Some(sample) = self.now().checked_sub(token) else { return };
+        let sample = sample.max(1);
+        let old = self.rtt.load(Relaxed);
+        self.rtt.store(if old == 0 { sample } else { old - old / 8 + sample / 8 }, Relaxed);
+        let least = self.rtt_min.load(Relaxed);
+        if least == 0 || sample < least {
+            self.rtt_min.store(sample, Relaxed);
+        }
+    }
+
+    pub(crate) fn rtt(&self) -> Option<Duration> {
+        Some(self.rtt.load(Relaxed)).filter(|&v| v > 0).map(Duration::from_micros)
+    }
+    pub(crate) fn rtt_min(&self) -> Option<Duration> {
+        Some(self.rtt_min.load(Relaxed)).filter(|&v| v > 0).map(Duration::from_micros)
+    }
+
+    /// Keeps the pulse until the carrier must end; returns why.
+    pub(crate) async fn watch(&self, c: &RelayConfig, peer_until: SystemTime) -> &'static str {
+        let mut tick = tokio::time::interval(c.ping_every);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = self.dead.cancelled() => return "closed",
+            }
+            if self.now().saturating_sub(self.heard.load(Relaxed)) > micros(c.dead_after) {
+                return "silent";
+            }
+            if SystemTime::now() >= peer_until {
+                return "the peer's certificate ended";
+            }
+            if self.flows.load(Relaxed) > 0 {
+                self.busy.store(self.now(), Relaxed);
+            } else if self.now().saturating_sub(self.busy.load(Relaxed)) > micros(c.idle_carrier) {
+                return "idle";
+            }
+            self.ping();
+        }
+    }
+}
+
+fn micros(d: Duration) -> u64 {
+    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn lane_name(lane: Lane) -> &'static str {
+    match lane {
+        Lane::Interactive => "interactive",
+        Lane::Bulk => "bulk",
+    }
+}

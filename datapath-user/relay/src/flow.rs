@@ -1,0 +1,328 @@
+//! One flow: an application's socket on one side, frames on the other. The protocol's state is
+//! `datapath_wire::flow::Flow`; this module adds the socket, the bytes that wait for it, the carrier
+//! in use, and the counts.
+
+mod events;
+mod run;
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use datapath_wire::{
+    Frame, Open, Phase,
+    flow::{self as wire, Bounds, Role, Step},
+    frame::MAX_FIRST,
+};
+pub(crate) use run::{accept, open};
+use tokio::{
+    net::TcpStream,
+    sync::{Notify, Semaphore},
+    time::Instant,
+};
+
+use crate::{
+    api::{FlowState, FlowStats, Lane, OpenRequest, Reason, RelayConfig},
+    carrier::Carrier,
+    link::Link,
+    shared::{Hold as _, Shared},
+};
+
+/// See the module. Its task (`run`) is the only one that reads the socket or ends the flow.
+pub(crate) struct Flow {
+    /// For people; `wire_id` is the peers' name of it.
+    pub(crate) id: u64,
+    pub(crate) wire_id: u32,
+    src: SocketAddr,
+    dst: SocketAddr,
+    from_pod: String,
+    to_pod: String,
+    born: Instant,
+    core: Mutex<Core>,
+    /// Credit, acknowledgements, a carrier: the sending loop looks again.
+    tx_wake: Notify,
+    /// Bytes or the end wait for the application.
+    rx_wake: Notify,
+    ended: Notify,
+    /// One DATA frame at a time is in a carrier's queue.
+    turn: Arc<Semaphore>,
+}
+
+struct Core {
+    wire: wire::Flow,
+    sock: Option<Arc<TcpStream>>,
+    /// Arrived and not yet taken by the socket.
+    queue: VecDeque<Bytes>,
+    via: Option<Arc<Carrier>>,
+    /// OPEN left once.
+    sent: bool,
+    /// Where it belongs, and on whose runtime its task and socket are.
+    lane: Lane,
+    home: Lane,
+    /// Without a carrier: when to give up.
+    until: Instant,
+    /// For the window: when and where the last measurement started.
+    mark: (Instant, u64),
+    lists_ack: bool,
+}
+
+/// What a flow waits for from its link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Need {
+    Carrier { until: Instant, lane: Lane, opener: bool },
+    Lane(Lane),
+}
+
+impl Flow {
+    pub(crate) fn opening(shared: &Shared, wire_id: u32, r: OpenRequest) -> Self {
+        let wire = wire::Flow::opening(wire_id, bounds(&shared.config));
+        let until = Instant::now() + shared.config.open_timeout;
+        let core = Core::new(wire, None, Lane::Interactive, until);
+        Self::new(shared, core, (r.src, r.dst), (r.from_pod, r.to_pod))
+    }
+
+    pub(crate) fn accepting(shared: &Shared, wire_id: u32, open: &Open, c: &Arc<Carrier>) -> Self {
+        let wire = wire::Flow::accepting(wire_id, open, bounds(&shared.config));
+        let mut core = Core::new(wire, Some(Arc::clone(c)), c.lane, Instant::now());
+        core.sent = true;
+        c.flows.fetch_add(1, Relaxed);
+        Self::new(shared, core, (open.src, open.dst), (String::new(), String::new()))
+    }
+
+    fn new(
+        shared: &Shared,
+        core: Core,
+        (src, dst): (SocketAddr, SocketAddr),
+        (from_pod, to_pod): (String, String),
+    ) -> Self {
+        Self {
+            id: shared.next_flow.fetch_add(1, Relaxed),
+            wire_id: core.wire.id(),
+            src,
+            dst,
+            from_pod,
+            to_pod,
+            born: Instant::now(),
+            core: Mutex::new(core),
+            tx_wake: Notify::new(),
+            rx_wake: Notify::new(),
+            ended: Notify::new(),
+            turn: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// This node's pod.
+    pub(crate) fn local(&self) -> SocketAddr {
+        match self.core.hold().wire.role() {
+            Role::Opener => self.src,
+            Role::Acceptor => self.dst,
+        }
+    }
+
+    /// Whether the peer may know the flow.
+    pub(crate) fn was_sent(&self) -> bool {
+        self.core.hold().sent
+    }
+
+    pub(crate) fn need(&self) -> Option<Need> {
+        let c = self.core.hold();
+        if c.wire.phase().is_ended() {
+            return None;
+        }
+        let opener = c.wire.role() == Role::Opener;
+        match &c.via {
+            None => Some(Need::Carrier { until: c.until, lane: c.lane, opener }),
+            Some(v) if opener && v.lane != c.lane => Some(Need::Lane(c.lane)),
+            Some(_) => None,
+        }
+    }
+
+    /// Opener: uses `carrier` from now on, by OPEN or RESUME. False when the carrier is dead.
+    pub(crate) fn attach(&self, shared: &Shared, carrier: &Arc<Carrier>) -> bool {
+        {
+            let mut guard = self.core.hold();
+            let c = &mut *guard;
+            if c.wire.phase().is_ended() {
+                return true;
+            }
+            if carrier.is_dead() {
+                return false;
+            }
+            c.switch(carrier);
+            if std::mem::replace(&mut c.sent, true) {
+                crate::shared::add(&shared.tally.resumed);
+                match c.wire.resume() {
+                    Some(frame) => carrier.post(&frame),
+                    None => self.post_open(c, carrier, &[]),
+                }
+            } else {
+                let first = c.wire.tx.take_first(MAX_FIRST).unwrap_or_default();
+                self.post_open(c, carrier, &first);
+            }
+        }
+        self.tx_wake.notify_one();
+        true
+    }
+
+    fn post_open(&self, c: &Core, carrier: &Carrier, first: &[u8]) {
+        let open = c.wire.open_frame(self.src, self.dst);
+        let frame = Frame::Open { flow: self.wire_id, open, first };
+        // First bytes make OPEN as long as a DATA frame, so it takes the flow's turn like one. The
+        // turn is free, because nothing was sent before.
+        match Arc::clone(&self.turn).try_acquire_owned() {
+            Ok(turn) if !first.is_empty() => {
+                let mut b = bytes::BytesMut::with_capacity(64 + first.len());
+                frame.encode(&mut b);
+                drop(carrier.send(b.freeze(), turn));
+            }
+            _ => carrier.post(&frame),
+        }
+    }
+
+    /// `lost` is gone: if the flow used it, it has no carrier.
+    pub(crate) fn orphan(&self, config: &RelayConfig, lost: &Arc<Carrier>) {
+        let mut c = self.core.hold();
+        if c.via.as_ref().is_some_and(|v| Arc::ptr_eq(v, lost)) {
+            c.via = None;
+            c.until = Instant::now() + config.resume_within;
+        }
+    }
+
+    /// No carrier came in time.
+    pub(crate) fn out_of_time(&self) {
+        let sent = self.was_sent();
+        self.fail(if sent { Reason::CarrierLost } else { Reason::Timeout });
+    }
+
+    /// Ends the flow without telling the peer (who knows, or cannot be told).
+    pub(crate) fn fail(&self, reason: Reason) {
+        self.core.hold().wire.step(Step::Failed(reason));
+        self.ended.notify_one();
+    }
+
+    /// Ends the flow and tells the peer.
+    pub(crate) fn reset(&self, reason: Reason) {
+        {
+            let mut c = self.core.hold();
+            if c.wire.phase().is_ended() {
+                return;
+            }
+            let opening = c.wire.phase() == Phase::Opening && c.wire.role() == Role::Acceptor;
+            let flow = self.wire_id;
+            let frame =
+                if opening { Frame::Reject { flow, reason } } else { Frame::Rst { flow, reason } };
+            if let Some(v) = c.via.as_ref().filter(|_| c.sent) {
+                v.post(&frame);
+            }
+            c.wire.step(Step::Failed(reason));
+        }
+        self.ended.notify_one();
+    }
+
+    pub(crate) fn stats(&self, link: &Link) -> FlowStats {
+        let c = self.core.hold();
+        let (tx, rx) = (c.wire.tx.end(), c.wire.rx.total());
+        let outgoing = c.wire.role() == Role::Opener;
+        let (state, reason) = match c.wire.phase() {
+            Phase::Opening => (FlowState::Opening, None),
+            Phase::Open if c.wire.tx.is_closing() || c.wire.rx.has_fin() => {
+                (FlowState::HalfClosed, None)
+            }
+            Phase::Open => (FlowState::Open, None),
+            Phase::Closed => (FlowState::Closed, None),
+            Phase::Failed(r) => (FlowState::Reset, Some(r)),
+        };
+        FlowStats {
+            id: self.id,
+            domain: link.key.domain.clone(),
+            peer: link.key.peer.clone(),
+            src: self.src,
+            dst: self.dst,
+            from_pod: self.from_pod.clone(),
+            to_pod: self.to_pod.clone(),
+            carrier: c.via.as_ref().map_or_else(|| "-".to_owned(), |v| v.name.clone()),
+            state,
+            bytes_out: if outgoing { tx } else { rx },
+            bytes_in: if outgoing { rx } else { tx },
+            rtt: c.via.as_ref().and_then(|v| v.rtt()),
+            age: self.born.elapsed(),
+            outgoing,
+            reason,
+        }
+    }
+}
+
+fn bounds(c: &RelayConfig) -> Bounds {
+    Bounds { window: c.window, keep: c.window_max }
+}
+
+impl Core {
+    fn new(wire: wire::Flow, via: Option<Arc<Carrier>>, lane: Lane, until: Instant) -> Self {
+        Self {
+            wire,
+            sock: None,
+            queue: VecDeque::new(),
+            via,
+            sent: false,
+            lane,
+            home: lane,
+            until,
+            mark: (Instant::now(), 0),
+            lists_ack: false,
+        }
+    }
+
+    fn switch(&mut self, carrier: &Arc<Carrier>) {
+        carrier.flows.fetch_add(1, Relaxed);
+        if let Some(old) = self.via.replace(Arc::clone(carrier)) {
+            old.flows.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Its carrier runs elsewhere than its task.
+    fn must_move(&self) -> bool {
+        self.via.as_ref().is_some_and(|v| v.lane != self.home)
+    }
+
+    /// After bytes were delivered: answers to the peer that are due now. True: an ACK is owed but
+    /// not urgent.
+    fn settle(&mut self, shared: &Shared, flow: u32) -> bool {
+        self.widen(shared);
+        let Some(via) = &self.via else { return false };
+        if let Some(limit) = self.wire.rx.credit_due() {
+            via.post(&Frame::Credit { flow, limit });
+        }
+        if let Some(offset) = self.wire.rx.ack_due(false) {
+            via.post(&Frame::Ack { flow, offset });
+        }
+        self.wire.rx.owes_ack() && !std::mem::replace(&mut self.lists_ack, true)
+    }
+
+    /// The window follows twice the measured bandwidth-delay product. A reader that stalls takes
+    /// nothing, so its window does not grow.
+    fn widen(&mut self, shared: &Shared) {
+        let (since, from) = self.mark;
+        let (window, taken) = (self.wire.rx.window(), self.wire.rx.taken());
+        if taken - from < window / 4 {
+            return;
+        }
+        let rtt = self.via.as_ref().and_then(|v| v.rtt_min()).unwrap_or_default();
+        let elapsed = since.elapsed().max(Duration::from_micros(1));
+        if elapsed < rtt.max(Duration::from_millis(1)) {
+            return;
+        }
+        self.mark = (Instant::now(), taken);
+        let rate = (taken - from) as f64 / elapsed.as_secs_f64();
+        let more = window.min(shared.config.window_max.saturating_sub(window));
+        if more > 0
+            && 2.0 * rate * rtt.as_secs_f64() > window as f64
+            && shared.limits.widen(&shared.config, more)
+        {
+            self.wire.rx.widen(window + more);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! What the peer says to a flow. Runs in russh's session loop: nothing here waits.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use datapath_wire::{
+    FlowError, Frame, Open, Phase,
+    flow::{Role, Step},
+};
+
+use super::{Core, Flow};
+use crate::{
+    api::{Lane, Reason},
+    carrier::Carrier,
+    link::Link,
+    shared::{Hold as _, Shared},
+};
+
+/// What is left to do once the flow's lock is free.
+#[derive(Default)]
+struct After {
+    owes_ack: bool,
+    moves: bool,
+    fail: Option<Reason>,
+    reset: Option<Reason>,
+}
+
+impl Flow {
+    pub(crate) fn frame(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        link: &Arc<Link>,
+        carrier: &Arc<Carrier>,
+        frame: Frame<'_>,
+    ) {
+        let (after, home) = {
+            let mut guard = self.core.hold();
+            let core = &mut *guard;
+            let after = self.handle(shared, core, carrier, frame).unwrap_or_else(|error| {
+                tracing::warn!(%error, src = %self.src, dst = %self.dst, peer = %link.key.peer, "flow is reset");
+                After { reset: Some(Reason::Protocol), ..After::default() }
+            });
+            (after, core.home)
+        };
+        if after.owes_ack {
+            link.owe(shared, home, self);
+        }
+        if after.moves {
+            self.to_bulk(shared, link);
+        }
+        if let Some(r) = after.fail {
+            self.fail(r);
+        }
+        if let Some(r) = after.reset {
+            self.reset(r);
+        }
+    }
+
+    fn handle(
+        &self,
+        shared: &Shared,
+        core: &mut Core,
+        carrier: &Arc<Carrier>,
+        frame: Frame<'_>,
+    ) -> Result<After, FlowError> {
+        let mut after = After::default();
+        match frame {
+            Frame::Data { offset, bytes, .. } => return self.data(shared, core, offset, bytes),
+            Frame::Ack { offset, .. } => {
+                let blocked = core.wire.budget() == 0;
+                core.wire.tx.on_ack(offset)?;
+                self.wake_sender(core, blocked);
+            }
+            Frame::Credit { limit, .. } => {
+                let blocked = core.wire.budget() == 0;
+                core.wire.tx.on_credit(limit);
+                self.wake_sender(core, blocked);
+            }
+            Frame::Accept { credit, .. } => {
+                if core.wire.role() != Role::Opener {
+                    return Err(FlowError::Unexpected);
+                }
+                core.wire.step(Step::Accepted);
+                core.wire.tx.on_credit(credit);
+                self.wake_sender(core, true);
+            }
+            Frame::Fin { offset, .. } => {
+                core.wire.rx.on_fin(offset)?;
+                after.owes_ack = core.settle(shared, self.wire_id);
+                self.rx_wake.notify_one();
+            }
+            Frame::Reject { reason, .. } => {
+                if core.wire.role() != Role::Opener {
+                    return Err(FlowError::Unexpected);
+                }
+                after.fail = Some(reason);
+            }
+            Frame::Rst { reason, .. } => {
+                // The peer is done with a flow whose both ends are told: its last ACK was lost.
+                let told = core.wire.rx.is_done() && core.wire.tx.is_closing();
+                if told && reason == Reason::PeerGone {
+                    core.wire.step(Step::Drained);
+                    self.ended.notify_one();
+                } else {
+                    after.fail = Some(reason);
+                }
+            }
+            Frame::Resume { generation, received, limit, .. } => {
+                if let Some(answer) = core.wire.on_resume(generation, received, limit)? {
+                    self.continues(shared, core, carrier, &answer);
+                }
+            }
+            Frame::Resumed { generation, received, limit, .. } => {
+                if core.wire.on_resumed(generation, received, limit)? {
+                    self.tx_wake.notify_one();
+                }
+            }
+            Frame::Open { .. } | Frame::Hello(_) | Frame::Ping { .. } | Frame::Pong { .. } => {}
+        }
+        Ok(after)
+    }
+
+    /// OPEN came again after a break.
+    pub(crate) fn reopened(&self, shared: &Shared, carrier: &Arc<Carrier>, open: &Open) {
+        let bad = {
+            let mut core = self.core.hold();
+            if (self.src, self.dst) != (open.src, open.dst) {
+                true
+            } else {
+                match core.wire.on_reopen(open) {
+                    Ok(Some(answer)) => {
+                        self.continues(shared, &mut core, carrier, &answer);
+                        false
+                    }
+                    Ok(None) => false,
+                    Err(_) => true,
+                }
+            }
+        };
+        if bad {
+            self.reset(Reason::Protocol);
+        }
+    }
+
+    /// Acceptor: the flow goes on over `carrier`.
+    fn continues(
+        &self,
+        shared: &Shared,
+        core: &mut Core,
+        carrier: &Arc<Carrier>,
+        answer: &Frame<'_>,
+    ) {
+        core.switch(carrier);
+        core.lane = carrier.lane;
+        crate::shared::add(&shared.tally.resumed);
+        if core.wire.phase() == Phase::Open {
+            // The first ACCEPT may be lost.
+            carrier.post(&Frame::Accept { flow: self.wire_id, credit: core.wire.rx.limit() });
+        }
+        carrier.post(answer);
+        self.tx_wake.notify_one();
+        self.rx_wake.notify_one();
+    }
+
+    fn wake_sender(&self, core: &Core, blocked: bool) {
+        if blocked || core.wire.tx.is_closing() {
+            self.tx_wake.notify_one();
+        }
+    }
+
+    fn data(
+        &self,
+        shared: &Shared,
+        core: &mut Core,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<After, FlowError> {
+        let new = core.wire.rx.on_data(offset, bytes.len())?;
+        let mut bytes = bytes.get(new).unwrap_or_default();
+        let mut after = After::default();
+        if core.queue.is_empty()
+            && let Some(sock) = &core.sock
+        {
+            match sock.try_write(bytes) {
+                Ok(n) => {
+                    bytes = bytes.get(n..).unwrap_or_default();
+                    core.wire.rx.delivered(n);
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => {
+                    after.reset = Some(Reason::Reset);
+                    return Ok(after);
+                }
+            }
+        }
+        if !bytes.is_empty() {
+            if !shared.limits.wait(bytes.len() as u64) {
+                shared.limits.done_waiting(bytes.len() as u64);
+                after.reset = Some(Reason::Limit);
+                return Ok(after);
+            }
+            core.queue.push_back(Bytes::copy_from_slice(bytes));
+            self.rx_wake.notify_one();
+        }
+        after.owes_ack = core.settle(shared, self.wire_id);
+        after.moves = core.wants_bulk(shared);
+        Ok(after)
+    }
+
+    /// Proved bulky: to the other lane, now if its carrier stands, else when it does.
+    pub(super) fn to_bulk(self: &Arc<Self>, shared: &Arc<Shared>, link: &Arc<Link>) {
+        match link.carrier(Lane::Bulk) {
+            Some(c) if self.attach(shared, &c) => crate::shared::add(&shared.tally.moved),
+            _ => link.need(shared),
+        }
+    }
+
+    /// Tells the peer what arrived.
+    pub(crate) fn pay_ack(&self) {
+        let mut guard = self.core.hold();
+        let core = &mut *guard;
+        core.lists_ack = false;
+        if let Some(via) = &core.via
+            && let Some(offset) = core.wire.rx.ack_due(true)
+        {
+            via.post(&Frame::Ack { flow: self.wire_id, offset });
+        }
+    }
+}
+
+impl Core {
+    /// True once: the opener decides that the flow changes lanes.
+    pub(super) fn wants_bulk(&mut self, shared: &Shared) -> bool {
+        let bytes = self.wire.tx.end().saturating_add(self.wire.rx.total());
+        let wants = self.lane == Lane::Interactive
+            && self.wire.role() == Role::Opener
+            && bytes >= shared.config.bulk_after;
+        if wants {
+            self.lane = Lane::Bulk;
+        }
+        wants
+    }
+}

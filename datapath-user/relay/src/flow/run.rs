@@ -1,0 +1,398 @@
+//! The task of a flow: reads the application's socket, writes what could not be written at once,
+//! and cleans up. Runs on the runtime of the lane that carries the flow.
+
+use std::{
+    io::{self, Read as _},
+    net::{Shutdown, TcpStream as StdStream},
+    os::fd::AsFd as _,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use datapath_wire::{
+    Frame, Phase,
+    flow::{Out, Role, Step},
+    frame::{DATA_HEAD, MAX_DATA, data_head},
+};
+use tokio::{io::Interest, net::TcpStream, sync::OwnedSemaphorePermit};
+
+use super::Flow;
+use crate::{
+    api::{BoxFuture, Reason},
+    link::Link,
+    shared::{Hold as _, Shared, add},
+};
+
+/// Reads of this size or less are kept in a buffer of their own size.
+const SMALL: usize = 4096;
+/// So many waiting pieces are written before others get their turn.
+const RUN: usize = 16;
+
+enum Stop {
+    Reset(Reason),
+    /// The carrier runs on the other lane's thread.
+    Move,
+}
+
+impl From<io::Error> for Stop {
+    fn from(_: io::Error) -> Self {
+        Self::Reset(Reason::Reset)
+    }
+}
+
+/// A closed socket must tell the application the truth even if this process is killed: close means
+/// reset, until the flow ended in order.
+fn prepare(s: &StdStream) -> io::Result<()> {
+    s.set_nonblocking(true)?;
+    s.set_nodelay(true)?;
+    socket2::SockRef::from(s).set_linger(Some(Duration::ZERO))
+}
+
+/// Opener: sends OPEN with the first bytes, then carries the flow to its end. The flow is inserted
+/// in the link already.
+pub(crate) async fn open(shared: &Arc<Shared>, link: &Arc<Link>, flow: Arc<Flow>, conn: StdStream) {
+    if let Err(e) = start(&flow, conn).await {
+        tracing::debug!(error = %e, src = %flow.src, "the application left before the flow began");
+        flow.fail(Reason::Reset);
+        return finish(shared, link, &flow);
+    }
+    let attached =
+        link.carrier(crate::api::Lane::Interactive).is_some_and(|c| flow.attach(shared, &c));
+    if !attached {
+        link.need(shared);
+    }
+    run(shared, link, flow).await;
+}
+
+async fn start(flow: &Flow, conn: StdStream) -> io::Result<()> {
+    prepare(&conn)?;
+    let mut buf = [0u8; SMALL];
+    let mut got = (&conn).read(&mut buf);
+    if would_block(&got) {
+        // A program that connects writes at once: it may need this thread's core to do so.
+        tokio::task::yield_now().await;
+        buf = [0u8; SMALL];
+        got = (&conn).read(&mut buf);
+    }
+    let sock = TcpStream::from_std(conn)?;
+    let mut core = flow.core.hold();
+    match got {
+        Ok(0) => core.wire.tx.close(),
+        Ok(n) => {
+            let bytes = buf.get(..n).unwrap_or_default();
+            let frame = small_frame(flow.wire_id, 0, bytes);
+            drop(core.wire.tx.push(frame)); // the first bytes are always within the first credit
+        }
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+        Err(e) => return Err(e),
+    }
+    core.sock = Some(Arc::new(sock));
+    Ok(())
+}
+
+fn would_block(r: &io::Result<usize>) -> bool {
+    r.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
+}
+
+/// Acceptor: has the owner connect to the target, then carries the flow.
+pub(crate) async fn accept(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Flow>) {
+    let deliver = shared.deliver.deliver(&link.key.domain, &link.key.peer, flow.src, flow.dst);
+    let limited = tokio::time::timeout(shared.config.deliver_timeout, deliver);
+    let result = tokio::select! {
+        r = limited => r.unwrap_or(Err(Reason::Timeout)),
+        () = flow.ended.notified() => return finish(shared, link, flow),
+    };
+    let sock = result.and_then(|s| {
+        prepare(&s).and_then(|()| TcpStream::from_std(s)).map_err(|_io| Reason::Reset)
+    });
+    match sock {
+        Ok(sock) => {
+            let mut guard = flow.core.hold();
+            let core = &mut *guard;
+            core.sock = Some(Arc::new(sock));
+            core.wire.step(Step::Accepted);
+            if let Some(via) = &core.via {
+                via.post(&Frame::Accept { flow: flow.wire_id, credit: core.wire.rx.limit() });
+            }
+        }
+        Err(reason) => {
+            flow.reset(reason);
+            return finish(shared, link, flow);
+        }
+    }
+    run(shared, link, Arc::clone(flow)).await;
+}
+
+fn run_on(shared: Arc<Shared>, link: Arc<Link>, flow: Arc<Flow>) -> BoxFuture<'static, ()> {
+    Box::pin(async move { run(&shared, &link, flow).await })
+}
+
+async fn run(shared: &Arc<Shared>, link: &Arc<Link>, flow: Arc<Flow>) {
+    let Some(sock) = flow.core.hold().sock.clone() else { return finish(shared, link, &flow) };
+    let work =
+        async { tokio::try_join!(flow.up(shared, link, &sock), flow.down(shared, link, &sock)) };
+    let stop = tokio::select! {
+        biased;
+        () = flow.ended.notified() => None,
+        r = work => r.err(),
+    };
+    match stop {
+        Some(Stop::Move) => match sock.as_fd().try_clone_to_owned() {
+            Ok(fd) => return rehome(shared, link, &flow, fd.into()),
+            Err(_) => flow.reset(Reason::Limit),
+        },
+        Some(Stop::Reset(reason)) => flow.reset(reason),
+        None => {
+            let mut core = flow.core.hold();
+            if core.wire.is_drained() {
+                core.wire.step(Step::Drained);
+            }
+        }
+    }
+    finish(shared, link, &flow);
+}
+
+/// Continues on the runtime of the lane that carries the flow: waking another thread for every
+/// frame would cost more than the frame. The descriptor is doubled, since one belongs to the old
+/// runtime's reactor.
+fn rehome(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Flow>, fd: StdStream) {
+    let lane = {
+        let mut core = flow.core.hold();
+        core.home = core.via.as_ref().map_or(core.home, |v| v.lane);
+        core.home
+    };
+    let (s, l, f) = (Arc::clone(shared), Arc::clone(link), Arc::clone(flow));
+    shared.lane(lane).spawn(async move {
+        match TcpStream::from_std(fd) {
+            Ok(sock) => {
+                f.core.hold().sock = Some(Arc::new(sock));
+                run_on(s, l, f).await;
+            }
+            Err(_) => {
+                f.reset(Reason::Limit);
+                finish(&s, &l, &f);
+            }
+        }
+    });
+}
+
+/// Takes the flow out of everything. Called once, by its task.
+fn finish(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Flow>) {
+    link.remove(flow);
+    let local = flow.local();
+    let stats = flow.stats(link);
+    let mut core = flow.core.hold();
+    shared.limits.leave(&link.key.domain, local.ip());
+    shared.limits.narrow(core.wire.rx.window().saturating_sub(first_window(shared)));
+    shared.limits.done_waiting(core.queue.drain(..).map(|b| b.len() as u64).sum());
+    if let Some(via) = core.via.take() {
+        via.flows.fetch_sub(1, Relaxed);
+    }
+    let sock = core.sock.take();
+    let phase = core.wire.phase();
+    let opener = core.wire.role() == Role::Opener;
+    drop(core);
+    match phase {
+        Phase::Failed(reason) => {
+            shared.tally.failed(reason);
+            if opener {
+                shared.deliver.refused(&link.key.domain, flow.dst, reason);
+            }
+            tracing::debug!(src = %flow.src, dst = %flow.dst, peer = %link.key.peer, %reason, "flow ended");
+        }
+        Phase::Opening | Phase::Open | Phase::Closed => {
+            add(&shared.tally.closed);
+            if let Some(s) = &sock {
+                // Everything was acknowledged; what the kernel still holds may leave in order.
+                drop(socket2::SockRef::from(&**s).set_linger(None));
+            }
+        }
+    }
+    shared.remember(stats);
+}
+
+fn first_window(shared: &Shared) -> u64 {
+    shared.config.window.max(datapath_wire::flow::INITIAL_WINDOW)
+}
+
+fn small_frame(flow: u32, offset: u64, bytes: &[u8]) -> Bytes {
+    let mut b = BytesMut::with_capacity(DATA_HEAD + bytes.len());
+    b.put_slice(&data_head(flow, offset, bytes.len()));
+    b.put_slice(bytes);
+    b.freeze()
+}
+
+/// Resolves when the socket failed; an application's reset must be seen even while nothing is read.
+async fn failure(sock: &TcpStream) {
+    match sock.ready(Interest::ERROR).await {
+        Ok(_) if matches!(sock.take_error(), Ok(None)) => std::future::pending().await,
+        _ => {}
+    }
+}
+
+impl Flow {
+    /// Application to peer.
+    async fn up(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        link: &Arc<Link>,
+        sock: &TcpStream,
+    ) -> Result<(), Stop> {
+        let mut large = false;
+        loop {
+            let (send, budget, done) = {
+                let c = self.core.hold();
+                if c.must_move() {
+                    return Err(Stop::Move);
+                }
+                let live = c.via.as_ref().is_some_and(|v| !v.is_dead());
+                (live && c.wire.wants_send(), c.wire.budget(), c.wire.tx.is_done())
+            };
+            if done {
+                return Ok(());
+            }
+            if send {
+                // Never closed, so there is always a turn in the end.
+                if let Ok(turn) = Arc::clone(&self.turn).acquire_owned().await {
+                    self.send_one(turn);
+                }
+                continue;
+            }
+            if budget == 0 {
+                tokio::select! {
+                    () = self.tx_wake.notified() => continue,
+                    () = failure(sock) => return Err(Stop::Reset(Reason::Reset)),
+                }
+            }
+            tokio::select! {
+                biased;
+                () = self.tx_wake.notified() => continue,
+                r = sock.readable() => r?,
+            }
+            let most = usize::try_from(budget).unwrap_or(MAX_DATA).min(MAX_DATA);
+            match self.read(sock, if large { most } else { most.min(SMALL) }) {
+                Ok(n) => large = n >= SMALL,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) => return Err(e.into()),
+            }
+            if self.core.hold().wants_bulk(shared) {
+                self.to_bulk(shared, link);
+            }
+        }
+    }
+
+    /// Reads once, straight behind the room for the frame's head.
+    fn read(&self, sock: &TcpStream, most: usize) -> io::Result<usize> {
+        // The sending loop is the only one that pushes, so the offset holds.
+        let offset = self.core.hold().wire.tx.end();
+        let (n, frame) = if most <= SMALL {
+            let mut b = [0u8; SMALL];
+            let n = sock.try_read(b.get_mut(..most).unwrap_or_default())?;
+            (n, small_frame(self.wire_id, offset, b.get(..n).unwrap_or_default()))
+        } else {
+            let mut b = BytesMut::with_capacity(DATA_HEAD + most);
+            b.put_bytes(0, DATA_HEAD);
+            let n = sock.try_read_buf(&mut (&mut b).limit(most))?;
+            if n < most / 2 {
+                (n, small_frame(self.wire_id, offset, b.get(DATA_HEAD..).unwrap_or_default()))
+            } else {
+                let head = data_head(self.wire_id, offset, n);
+                b.iter_mut().zip(head).for_each(|(to, from)| *to = from);
+                (n, b.freeze())
+            }
+        };
+        let mut core = self.core.hold();
+        if n == 0 {
+            core.wire.tx.close();
+        } else if core.wire.tx.push(frame).is_err() {
+            // Credit never shrinks and only this loop uses it.
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(n)
+    }
+
+    fn send_one(&self, turn: OwnedSemaphorePermit) {
+        let mut core = self.core.hold();
+        let Some(via) = core.via.clone() else { return };
+        let frame = match core.wire.poll_send() {
+            Some(Out::Data(frame)) => frame,
+            Some(Out::Fin(offset)) => Frame::Fin { flow: self.wire_id, offset }.to_bytes(),
+            None => return,
+        };
+        drop(core);
+        // A closed queue: the frame is kept, and sent again on the next carrier.
+        drop(via.send(frame, turn));
+    }
+
+    /// Peer to application: what the receiving loop could not write at once.
+    async fn down(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        link: &Arc<Link>,
+        sock: &TcpStream,
+    ) -> Result<(), Stop> {
+        loop {
+            let (waits, more) = self.write_some(shared, link, sock)?;
+            let done = {
+                let c = self.core.hold();
+                if c.must_move() {
+                    return Err(Stop::Move);
+                }
+                c.wire.rx.is_done()
+            };
+            if done {
+                return Ok(());
+            }
+            if more {
+                tokio::task::yield_now().await;
+            } else if waits {
+                sock.writable().await?;
+            } else {
+                self.rx_wake.notified().await;
+            }
+        }
+    }
+
+    /// Whether the socket is full, and whether the run was cut short.
+    fn write_some(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        link: &Arc<Link>,
+        sock: &TcpStream,
+    ) -> Result<(bool, bool), Stop> {
+        let mut guard = self.core.hold();
+        let core = &mut *guard;
+        let mut full = false;
+        for _ in 0..RUN {
+            let Some(front) = core.queue.front_mut() else { break };
+            match sock.try_write(front) {
+                Ok(n) => {
+                    shared.limits.done_waiting(n as u64);
+                    core.wire.rx.delivered(n);
+                    if n == front.len() {
+                        core.queue.pop_front();
+                    } else {
+                        drop(front.split_to(n));
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    full = true;
+                    break;
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        if core.wire.rx.at_fin() {
+            socket2::SockRef::from(sock).shutdown(Shutdown::Write)?;
+            core.wire.rx.fin_delivered();
+        }
+        let owes = core.settle(shared, self.wire_id);
+        let (more, home) = (!full && !core.queue.is_empty(), core.home);
+        drop(guard);
+        if owes {
+            link.owe(shared, home, self);
+        }
+        Ok((full, more))
+    }
+}

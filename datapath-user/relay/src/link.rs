@@ -1,0 +1,239 @@
+//! A link: all flows with one peer in one Domain, and the carriers they may use. Flows outlive
+//! carriers; the link attaches them to another.
+
+mod frames;
+mod tend;
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{Arc, Mutex},
+};
+
+use control_api::ids::NodeRef;
+use datapath_wire::{
+    Frame,
+    frame::{SIDE, side_bit},
+};
+use tokio::sync::Notify;
+
+use crate::{
+    api::{Lane, Reason},
+    carrier::Carrier,
+    flow::Flow,
+    shared::{Hold as _, LinkKey, Shared, add},
+};
+
+/// How many ended ids are remembered, so that an OPEN which is repeated after a break does not
+/// open twice.
+const ENDED: usize = 65_536;
+
+/// See the module.
+pub(crate) struct Link {
+    pub(crate) key: LinkKey,
+    /// The side bit of flows that we open.
+    side: u32,
+    state: Mutex<State>,
+    /// Flows that owe the peer an ACK.
+    owing: Mutex<Vec<Arc<Flow>>>,
+    /// A carrier came or went, or the link ended.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    flows: HashMap<u32, Arc<Flow>>,
+    /// Greeted and living, oldest first.
+    carriers: Vec<Arc<Carrier>>,
+    dialing: [bool; 2],
+    tending: bool,
+    /// Keep trying for an interactive carrier though no flow needs it.
+    warm: bool,
+    peer_epoch: Option<u64>,
+    ended: Ended,
+    gone: bool,
+}
+
+#[derive(Default)]
+struct Ended {
+    order: VecDeque<u32>,
+    ids: HashSet<u32>,
+}
+
+impl Ended {
+    fn insert(&mut self, id: u32) {
+        if self.ids.insert(id) {
+            self.order.push_back(id);
+        }
+        if self.order.len() > ENDED
+            && let Some(old) = self.order.pop_front()
+        {
+            self.ids.remove(&old);
+        }
+    }
+}
+
+impl Link {
+    pub(crate) fn new(key: LinkKey, me: &NodeRef) -> Self {
+        let side = side_bit(&me.to_string(), &key.peer.to_string());
+        Self { key, side, state: Mutex::default(), owing: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// A free id for a flow that we open.
+    pub(crate) fn next_id(&self, shared: &Shared) -> u32 {
+        loop {
+            let n = shared.next_wire.fetch_add(1, std::sync::atomic::Ordering::Relaxed) & !SIDE;
+            let id = n | self.side;
+            if n != 0 && !self.state.hold().flows.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
+    /// False when the link has ended.
+    pub(crate) fn insert(&self, flow: &Arc<Flow>) -> bool {
+        let mut s = self.state.hold();
+        if s.gone {
+            return false;
+        }
+        s.flows.insert(flow.wire_id, Arc::clone(flow));
+        true
+    }
+
+    pub(crate) fn remove(&self, flow: &Arc<Flow>) {
+        let mut s = self.state.hold();
+        if s.flows.get(&flow.wire_id).is_some_and(|f| Arc::ptr_eq(f, flow)) {
+            s.flows.remove(&flow.wire_id);
+            s.ended.insert(flow.wire_id);
+        }
+    }
+
+    pub(crate) fn flow(&self, id: u32) -> Option<Arc<Flow>> {
+        self.state.hold().flows.get(&id).cloned()
+    }
+    pub(crate) fn flows(&self) -> Vec<Arc<Flow>> {
+        self.state.hold().flows.values().cloned().collect()
+    }
+    pub(crate) fn carriers(&self) -> Vec<Arc<Carrier>> {
+        self.state.hold().carriers.clone()
+    }
+
+    /// The newest living carrier of `lane`.
+    pub(crate) fn carrier(&self, lane: Lane) -> Option<Arc<Carrier>> {
+        let s = self.state.hold();
+        s.carriers.iter().rev().find(|c| c.lane == lane && !c.is_dead()).cloned()
+    }
+
+    /// A carrier for a flow that belongs on `lane`: another lane is better than none.
+    fn any_carrier(&self, lane: Lane) -> Option<Arc<Carrier>> {
+        self.carrier(lane).or_else(|| {
+            let s = self.state.hold();
+            s.carriers.iter().rev().find(|c| !c.is_dead()).cloned()
+        })
+    }
+
+    /// A carrier is proved and greeted.
+    pub(crate) fn ready(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        carrier: &Arc<Carrier>,
+        epoch: u64,
+    ) {
+        let (stale, old) = {
+            let mut s = self.state.hold();
+            if s.gone {
+                drop(s);
+                carrier.kill();
+                return;
+            }
+            let restarted = s.peer_epoch.replace(epoch).is_some_and(|e| e != epoch);
+            let (mut stale, mut old) = (Vec::new(), Vec::new());
+            if restarted {
+                stale = s.flows.values().filter(|f| f.was_sent()).cloned().collect();
+                old = std::mem::take(&mut s.carriers);
+                s.ended = Ended::default();
+            }
+            s.carriers.push(Arc::clone(carrier));
+            s.warm = false;
+            (stale, old)
+        };
+        add(&shared.tally.carriers_up);
+        tracing::info!(carrier = %carrier.name, domain = %self.key.domain, "carrier is up");
+        for f in stale {
+            f.fail(Reason::PeerGone);
+        }
+        for c in old {
+            c.kill();
+        }
+        self.changed.notify_waiters();
+        self.tend(shared);
+    }
+
+    /// A carrier ended, greeted or not.
+    pub(crate) fn lost(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        carrier: &Arc<Carrier>,
+        why: &'static str,
+    ) {
+        let flows = {
+            let mut s = self.state.hold();
+            let before = s.carriers.len();
+            s.carriers.retain(|c| !Arc::ptr_eq(c, carrier));
+            if s.carriers.len() == before {
+                return;
+            }
+            s.flows.values().cloned().collect::<Vec<_>>()
+        };
+        add(&shared.tally.carriers_lost);
+        tracing::info!(carrier = %carrier.name, domain = %self.key.domain, why, "carrier is gone");
+        for f in flows {
+            f.orphan(&shared.config, carrier);
+        }
+        self.changed.notify_waiters();
+        self.tend(shared);
+    }
+
+    /// Ends every flow and carrier. The link object is not used again.
+    pub(crate) fn end(&self, shared: &Arc<Shared>) {
+        let (flows, carriers) = {
+            let mut s = self.state.hold();
+            s.gone = true;
+            (s.flows.values().cloned().collect::<Vec<_>>(), std::mem::take(&mut s.carriers))
+        };
+        for f in flows {
+            f.reset(Reason::PeerGone);
+        }
+        for c in carriers {
+            shared.lane(c.lane).spawn(async move { c.retire().await });
+        }
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.state.hold().gone
+    }
+
+    /// Lists a flow that owes an ACK: all are told together a little later, so that an answer often
+    /// carries more than one frame's worth.
+    pub(crate) fn owe(self: &Arc<Self>, shared: &Arc<Shared>, lane: Lane, flow: &Arc<Flow>) {
+        let first = {
+            let mut o = self.owing.hold();
+            o.push(Arc::clone(flow));
+            o.len() == 1
+        };
+        if first {
+            let me = Arc::clone(self);
+            shared.lane(lane).spawn(async move {
+                tokio::time::sleep(std::time::Duration::from_millis(40)).await;
+                let flows = std::mem::take(&mut *me.owing.hold());
+                for f in flows {
+                    f.pay_ack();
+                }
+            });
+        }
+    }
+
+    fn refuse(carrier: &Carrier, flow: u32, reason: Reason) {
+        carrier.post(&Frame::Rst { flow, reason });
+    }
+}

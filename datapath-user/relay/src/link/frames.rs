@@ -1,0 +1,92 @@
+//! Frames from the peer, handed to the flows they belong to. Runs in russh's session loop: nothing
+//! here waits.
+
+use std::sync::Arc;
+
+use datapath_wire::{Frame, Open, frame::SIDE};
+
+use super::Link;
+use crate::{
+    api::Reason,
+    carrier::Carrier,
+    flow::{self, Flow},
+    shared::{Hold as _, Shared},
+};
+
+impl Link {
+    /// One frame of a flow.
+    pub(crate) fn frame(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        c: &Arc<Carrier>,
+        frame: Frame<'_>,
+    ) {
+        let id = match &frame {
+            Frame::Open { flow, open, first } => return self.open(shared, c, *flow, open, first),
+            Frame::Accept { flow, .. }
+            | Frame::Reject { flow, .. }
+            | Frame::Data { flow, .. }
+            | Frame::Ack { flow, .. }
+            | Frame::Credit { flow, .. }
+            | Frame::Fin { flow, .. }
+            | Frame::Rst { flow, .. }
+            | Frame::Resume { flow, .. }
+            | Frame::Resumed { flow, .. } => *flow,
+            Frame::Hello(_) | Frame::Ping { .. } | Frame::Pong { .. } => return,
+        };
+        let Some(flow) = self.flow(id) else {
+            // Late frames of an ended flow are usual; only who waits for an answer gets one.
+            if matches!(frame, Frame::Data { .. } | Frame::Resume { .. } | Frame::Fin { .. }) {
+                Self::refuse(c, id, Reason::PeerGone);
+            }
+            return;
+        };
+        flow.frame(shared, self, c, frame);
+    }
+
+    fn open(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        c: &Arc<Carrier>,
+        id: u32,
+        open: &Open,
+        first: &[u8],
+    ) {
+        if id & SIDE == self.side {
+            tracing::warn!(carrier = %c.name, id, "the peer opened a flow with our side's id");
+            c.kill();
+            return;
+        }
+        if let Some(f) = self.flow(id) {
+            f.reopened(shared, c, open);
+            return;
+        }
+        if self.state.hold().ended.ids.contains(&id) {
+            Self::refuse(c, id, Reason::PeerGone);
+            return;
+        }
+        let reject = |reason| {
+            shared.tally.failed(reason);
+            tracing::debug!(src = %open.src, dst = %open.dst, peer = %self.key.peer, %reason, "flow is refused");
+            c.post(&Frame::Reject { flow: id, reason });
+        };
+        // One peer may use half of this node's flows at most.
+        if self.state.hold().flows.len() >= shared.config.flows_total / 2 {
+            return reject(Reason::Limit);
+        }
+        if !shared.limits.enter(&shared.config, &self.key.domain, open.dst.ip()) {
+            return reject(Reason::Limit);
+        }
+        let flow = Arc::new(Flow::accepting(shared, id, open, c));
+        if !self.insert(&flow) {
+            shared.limits.leave(&self.key.domain, open.dst.ip());
+            return reject(Reason::PeerGone);
+        }
+        crate::shared::add(&shared.tally.accepted);
+        if !first.is_empty() {
+            flow.frame(shared, self, c, Frame::Data { flow: id, offset: 0, bytes: first });
+        }
+        let (s, l) = (Arc::clone(shared), Arc::clone(self));
+        shared.lane(c.lane).spawn(async move { flow::accept(&s, &l, &flow).await });
+    }
+}

@@ -1,0 +1,182 @@
+//! Getting carriers, and attaching flows that have none or want another lane. One task per link,
+//! alive only while some flow needs it.
+
+use std::{sync::Arc, time::Duration};
+
+use rand::RngExt as _;
+use tokio::time::Instant;
+
+use super::Link;
+use crate::{
+    api::{Lane, RelayError},
+    flow::{Flow, Need},
+    shared::{Hold as _, Shared, add},
+    ssh,
+};
+
+const BACKOFF: Duration = Duration::from_millis(50);
+
+impl Link {
+    /// Sees to it that flows without a carrier get one. Called whenever that may have become
+    /// necessary or possible.
+    pub(crate) fn tend(self: &Arc<Self>, shared: &Arc<Shared>) {
+        {
+            let mut s = self.state.hold();
+            if s.tending || s.gone {
+                return;
+            }
+            s.tending = true;
+        }
+        let (me, shared2) = (Arc::clone(self), Arc::clone(shared));
+        shared.lane(Lane::Interactive).spawn(async move { me.tending(&shared2).await });
+    }
+
+    /// Wakes the tender: a flow's need is new.
+    pub(crate) fn need(self: &Arc<Self>, shared: &Arc<Shared>) {
+        self.tend(shared);
+        self.changed.notify_waiters();
+    }
+
+    /// Wants an interactive carrier before a flow needs one.
+    pub(crate) fn warm(self: &Arc<Self>, shared: &Arc<Shared>) {
+        if self.carrier(Lane::Interactive).is_none() {
+            self.state.hold().warm = true;
+            self.dial(shared, Lane::Interactive);
+        }
+    }
+
+    async fn tending(self: &Arc<Self>, shared: &Arc<Shared>) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let needy: Vec<(Arc<Flow>, Need)> =
+                self.flows().into_iter().filter_map(|f| f.need().map(|n| (f, n))).collect();
+            let mut next: Option<Instant> = None;
+            let mut waiting = false;
+            for (flow, need) in needy {
+                if self.satisfy(shared, &flow, need) {
+                    continue;
+                }
+                waiting = true;
+                if let Need::Carrier { until, .. } = need {
+                    next = Some(next.map_or(until, |n| n.min(until)));
+                }
+            }
+            if !waiting {
+                let mut s = self.state.hold();
+                // A flow that came since is listed now and sees `tending` false later.
+                if s.gone || !s.flows.values().any(|f| f.need().is_some()) {
+                    s.tending = false;
+                    return;
+                }
+                continue;
+            }
+            let pause = next.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            tokio::select! { () = changed => {}, () = tokio::time::sleep_until(pause) => {} }
+        }
+    }
+
+    /// True when nothing is left to wait for.
+    fn satisfy(self: &Arc<Self>, shared: &Arc<Shared>, flow: &Arc<Flow>, need: Need) -> bool {
+        match need {
+            Need::Carrier { until, lane, opener } => {
+                if Instant::now() >= until {
+                    flow.out_of_time();
+                    return true;
+                }
+                if !opener {
+                    return false;
+                }
+                if let Some(c) = self.any_carrier(lane)
+                    && flow.attach(shared, &c)
+                {
+                    return true;
+                }
+                self.dial(shared, Lane::Interactive);
+                false
+            }
+            Need::Lane(lane) => {
+                if let Some(c) = self.carrier(lane)
+                    && flow.attach(shared, &c)
+                {
+                    add(&shared.tally.moved);
+                    return true;
+                }
+                self.dial(shared, lane);
+                false
+            }
+        }
+    }
+
+    /// Whether somebody waits for a carrier of `lane`.
+    fn is_wanted(&self, lane: Lane) -> bool {
+        let s = self.state.hold();
+        let wants = |f: &Arc<Flow>| match f.need() {
+            Some(Need::Carrier { opener, .. }) => opener && lane == Lane::Interactive,
+            Some(Need::Lane(l)) => l == lane,
+            None => false,
+        };
+        !s.gone && ((s.warm && lane == Lane::Interactive) || s.flows.values().any(wants))
+    }
+
+    /// Starts dialling unless it is under way.
+    fn dial(self: &Arc<Self>, shared: &Arc<Shared>, lane: Lane) {
+        {
+            let mut s = self.state.hold();
+            let Some(d) = s.dialing.get_mut(usize::from(lane == Lane::Bulk)) else { return };
+            if std::mem::replace(d, true) {
+                return;
+            }
+        }
+        let (me, shared2) = (Arc::clone(self), Arc::clone(shared));
+        shared.lane(lane).spawn(async move {
+            me.dialing(&shared2, lane).await;
+            if let Some(d) = me.state.hold().dialing.get_mut(usize::from(lane == Lane::Bulk)) {
+                *d = false;
+            }
+            // Who asked between the last look and now looks again.
+            me.changed.notify_waiters();
+        });
+    }
+
+    async fn dialing(self: &Arc<Self>, shared: &Arc<Shared>, lane: Lane) {
+        let mut backoff = BACKOFF;
+        while self.carrier(lane).is_none() && self.is_wanted(lane) {
+            match self.dial_once(shared, lane).await {
+                Ok(()) => return,
+                Err(e) => {
+                    add(&shared.tally.dials_failed);
+                    tracing::debug!(error = %e, "dialling a carrier");
+                }
+            }
+            let pause = backoff.mul_f64(rand::rng().random_range(0.5..1.0));
+            backoff = (backoff * 2).min(shared.config.backoff_max);
+            // A carrier that the peer dialled ends the wait.
+            let changed = self.changed.notified();
+            tokio::select! { () = tokio::time::sleep(pause) => {}, () = changed => {} }
+        }
+    }
+
+    async fn dial_once(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        lane: Lane,
+    ) -> Result<(), RelayError> {
+        let domain = &self.key.domain;
+        let identity = shared
+            .identity(domain)
+            .ok_or_else(|| RelayError::NoIdentity { domain: domain.clone() })?;
+        let fail = |why: String| RelayError::Carrier {
+            domain: domain.clone(),
+            peer: self.key.peer.clone(),
+            why,
+        };
+        let dial = shared.paths.dial(domain, &self.key.peer, lane);
+        let path = tokio::time::timeout(shared.config.dial_timeout, dial)
+            .await
+            .map_err(|_elapsed| fail("no path in time".to_owned()))?
+            .map_err(|e| fail(e.to_string()))?;
+        ssh::connect(shared, self, identity, lane, path).await
+    }
+}

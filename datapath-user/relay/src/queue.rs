@@ -1,0 +1,165 @@
+//! The frames that wait for a carrier. Small ones overtake large ones; a flow has at most one DATA
+//! frame in it (its *turn*), so flows take turns and a flow's own order is kept.
+
+use std::{collections::VecDeque, sync::Mutex};
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+
+use crate::shared::Hold as _;
+
+/// Frames up to this size are small.
+const SMALL: usize = 4200;
+/// Small frames are joined up to this many bytes per SSH packet.
+const BATCH: usize = 32 << 10;
+/// So many batches of small frames in a row, then a large one has its turn.
+const RUN: u8 = 4;
+/// A peer that reads nothing but makes us answer is cut off at this many bytes of answers.
+const MAX_SMALL: usize = 16 << 20;
+
+struct Item {
+    frame: Bytes,
+    /// Given back when the frame leaves the queue, or is dropped with it.
+    _turn: Option<OwnedSemaphorePermit>,
+}
+
+#[derive(Default)]
+struct State {
+    small: VecDeque<Item>,
+    small_bytes: usize,
+    large: VecDeque<Item>,
+    run: u8,
+    closed: bool,
+}
+
+/// One per carrier.
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+/// The carrier is gone, or its peer does not read.
+#[derive(Debug)]
+pub(crate) struct Closed;
+
+impl Queue {
+    /// Never waits. A DATA or FIN frame comes with its flow's turn.
+    pub(crate) fn push(
+        &self,
+        frame: Bytes,
+        turn: Option<OwnedSemaphorePermit>,
+    ) -> Result<(), Closed> {
+        {
+            let mut s = self.state.hold();
+            if s.closed || s.small_bytes > MAX_SMALL {
+                return Err(Closed);
+            }
+            let small = frame.len() <= SMALL;
+            let len = frame.len();
+            let item = Item { frame, _turn: turn };
+            if small {
+                s.small_bytes += len;
+                s.small.push_back(item);
+            } else {
+                s.large.push_back(item);
+            }
+        }
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// The next SSH write: one frame as it is, or as many small ones as fit together. `None` once
+    /// closed.
+    pub(crate) async fn next(&self) -> Option<Bytes> {
+        loop {
+            {
+                let mut s = self.state.hold();
+                if s.closed {
+                    return None;
+                }
+                if let Some(b) = s.take() {
+                    return Some(b);
+                }
+            }
+            self.wake.notified().await;
+        }
+    }
+
+    /// Drops what waits: the flows keep it for a resume.
+    pub(crate) fn close(&self) {
+        let dropped = {
+            let mut s = self.state.hold();
+            s.closed = true;
+            s.small_bytes = 0;
+            (std::mem::take(&mut s.small), std::mem::take(&mut s.large))
+        };
+        drop(dropped);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        let s = self.state.hold();
+        s.small.is_empty() && s.large.is_empty()
+    }
+}
+
+impl State {
+    fn take(&mut self) -> Option<Bytes> {
+        if self.small.is_empty() || (self.run >= RUN && !self.large.is_empty()) {
+            self.run = 0;
+            return self.large.pop_front().map(|i| i.frame);
+        }
+        self.run = self.run.saturating_add(1);
+        let first = self.small.pop_front()?;
+        self.small_bytes -= first.frame.len();
+        if self.small.is_empty() {
+            return Some(first.frame);
+        }
+        let all = first.frame.len() + self.small_bytes;
+        let mut out = BytesMut::with_capacity(all.min(BATCH + SMALL));
+        out.extend_from_slice(&first.frame);
+        while let Some(i) = self.small.pop_front_if(|i| out.len() + i.frame.len() <= BATCH) {
+            self.small_bytes -= i.frame.len();
+            out.extend_from_slice(&i.frame);
+        }
+        Some(out.freeze())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(byte: u8, len: usize) -> Bytes {
+        Bytes::from(vec![byte; len])
+    }
+
+    #[tokio::test]
+    async fn small_frames_overtake_but_do_not_starve_large_ones() {
+        let q = Queue::default();
+        q.push(frame(1, 60_000), None).unwrap();
+        q.push(frame(2, 60_000), None).unwrap();
+        for _ in 0..100 {
+            q.push(frame(3, 4000), None).unwrap();
+        }
+        let mut order = Vec::new();
+        for _ in 0..7 {
+            order.push(q.next().await.unwrap()[0]);
+        }
+        assert_eq!(order, [3, 3, 3, 3, 1, 3, 3]);
+    }
+
+    #[tokio::test]
+    async fn a_closed_queue_gives_turns_back() {
+        let q = Queue::default();
+        let turn = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
+        let permit = std::sync::Arc::clone(&turn).acquire_owned().await.unwrap();
+        q.push(frame(1, 10), Some(permit)).unwrap();
+        assert_eq!(turn.available_permits(), 0);
+        q.close();
+        assert_eq!(turn.available_permits(), 1);
+        assert!(q.next().await.is_none());
+        assert!(q.push(frame(1, 10), None).is_err());
+    }
+}

@@ -1,0 +1,211 @@
+//! What all parts of one relay share: configuration, lanes, identities, links, limits and counts.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::Future,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use control_api::ids::{DomainName, NodeRef};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    api::{Counters, Deliver, FlowStats, Lane, Paths, Reason, RelayConfig},
+    identity::Identity,
+    link::Link,
+};
+
+/// A mutex that a panicked holder does not spoil: every critical section here leaves whole state.
+pub(crate) trait Hold<T> {
+    fn hold(&self) -> MutexGuard<'_, T>;
+}
+impl<T> Hold<T> for Mutex<T> {
+    fn hold(&self) -> MutexGuard<'_, T> {
+        self.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The runtime of one lane. Its tasks end with the runtime.
+pub(crate) struct LaneThread {
+    pub(crate) handle: tokio::runtime::Handle,
+    pub(crate) tasks: TaskTracker,
+}
+
+impl LaneThread {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_on(task, &self.handle);
+    }
+}
+
+/// A link's name: one peer in one Domain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LinkKey {
+    pub(crate) domain: DomainName,
+    pub(crate) peer: NodeRef,
+}
+
+/// Counts that only grow.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) opened: AtomicU64,
+    pub(crate) accepted: AtomicU64,
+    pub(crate) closed: AtomicU64,
+    failed: [AtomicU64; 16],
+    pub(crate) carriers_up: AtomicU64,
+    pub(crate) carriers_lost: AtomicU64,
+    pub(crate) dials_failed: AtomicU64,
+    pub(crate) peers_refused: AtomicU64,
+    pub(crate) resumed: AtomicU64,
+    pub(crate) moved: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn failed(&self, r: Reason) {
+        if let Some(c) = self.failed.get(usize::from(r.code())) {
+            c.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+pub(crate) fn add(c: &AtomicU64) {
+    c.fetch_add(1, Relaxed);
+}
+
+/// One per [`crate::Relay`].
+pub(crate) struct Shared {
+    pub(crate) config: RelayConfig,
+    pub(crate) deliver: Arc<dyn Deliver>,
+    pub(crate) paths: Arc<dyn Paths>,
+    pub(crate) interactive: LaneThread,
+    pub(crate) bulk: LaneThread,
+    pub(crate) identities: Mutex<HashMap<DomainName, Arc<Identity>>>,
+    pub(crate) links: Mutex<HashMap<LinkKey, Arc<Link>>>,
+    pub(crate) tally: Tally,
+    pub(crate) history: Mutex<VecDeque<FlowStats>>,
+    pub(crate) limits: Limits,
+    /// Tells peers that this process is new.
+    pub(crate) epoch: u64,
+    pub(crate) next_flow: AtomicU64,
+    /// Never restarts while the process lives, so a new link cannot reuse an id that the peer
+    /// still remembers.
+    pub(crate) next_wire: AtomicU32,
+}
+
+impl Shared {
+    pub(crate) fn lane(&self, lane: Lane) -> &LaneThread {
+        match lane {
+            Lane::Interactive => &self.interactive,
+            Lane::Bulk => &self.bulk,
+        }
+    }
+
+    pub(crate) fn identity(&self, domain: &DomainName) -> Option<Arc<Identity>> {
+        self.identities.hold().get(domain).cloned()
+    }
+
+    /// The link with `peer`, made when it is the first use.
+    pub(crate) fn link(&self, domain: &DomainName, peer: &NodeRef) -> Arc<Link> {
+        let key = LinkKey { domain: domain.clone(), peer: peer.clone() };
+        let mut links = self.links.hold();
+        Arc::clone(
+            links.entry(key.clone()).or_insert_with(|| Arc::new(Link::new(key, &self.config.node))),
+        )
+    }
+
+    pub(crate) fn all_links(&self) -> Vec<Arc<Link>> {
+        self.links.hold().values().cloned().collect()
+    }
+
+    pub(crate) fn remember(&self, f: FlowStats) {
+        let mut h = self.history.hold();
+        h.push_front(f);
+        h.truncate(self.config.history);
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        let t = &self.tally;
+        let get = |c: &AtomicU64| c.load(Relaxed);
+        let failed = |r: &Reason| t.failed.get(usize::from(r.code())).map_or(0, get);
+        Counters {
+            flows_opened: get(&t.opened),
+            flows_accepted: get(&t.accepted),
+            flows_closed: get(&t.closed),
+            flows_failed: Reason::ALL.iter().map(|r| (*r, failed(r))).collect(),
+            carriers_up: get(&t.carriers_up),
+            carriers_lost: get(&t.carriers_lost),
+            dials_failed: get(&t.dials_failed),
+            peers_refused: get(&t.peers_refused),
+            flows_resumed: get(&t.resumed),
+            flows_moved: get(&t.moved),
+            flows_now: self.limits.flows.hold().total as u64,
+            carriers_now: self.all_links().iter().map(|l| l.carriers().len() as u64).sum(),
+        }
+    }
+}
+
+/// Hard limits. Every count is given back by exactly one call.
+#[derive(Default)]
+pub(crate) struct Limits {
+    flows: Mutex<FlowCounts>,
+    widened: AtomicU64,
+    waiting: AtomicU64,
+}
+
+#[derive(Default)]
+struct FlowCounts {
+    total: usize,
+    pods: HashMap<(DomainName, IpAddr), usize>,
+}
+
+/// Bytes that arrived and that applications do not take, over all flows.
+const MAX_WAITING: u64 = 1 << 30;
+
+impl Limits {
+    /// Counts a flow of the local pod `ip`; false when a limit is reached.
+    pub(crate) fn enter(&self, c: &RelayConfig, domain: &DomainName, ip: IpAddr) -> bool {
+        let mut f = self.flows.hold();
+        if f.total >= c.flows_total {
+            return false;
+        }
+        let pod = f.pods.entry((domain.clone(), ip)).or_default();
+        if *pod >= c.flows_per_pod {
+            return false;
+        }
+        *pod += 1;
+        f.total += 1;
+        true
+    }
+
+    pub(crate) fn leave(&self, domain: &DomainName, ip: IpAddr) {
+        let mut f = self.flows.hold();
+        f.total = f.total.saturating_sub(1);
+        let key = (domain.clone(), ip);
+        if let Some(n) = f.pods.get_mut(&key) {
+            *n -= 1;
+            if *n == 0 {
+                f.pods.remove(&key);
+            }
+        }
+    }
+
+    /// Takes `n` bytes of the windows' common allowance; false when it is used up.
+    pub(crate) fn widen(&self, c: &RelayConfig, n: u64) -> bool {
+        let take = |v: u64| v.checked_add(n).filter(|&v| v <= c.window_total);
+        self.widened.fetch_update(Relaxed, Relaxed, take).is_ok()
+    }
+    pub(crate) fn narrow(&self, n: u64) {
+        self.widened.fetch_sub(n, Relaxed);
+    }
+
+    /// Counts bytes that wait for an application; false when there are too many on this node.
+    pub(crate) fn wait(&self, n: u64) -> bool {
+        self.waiting.fetch_add(n, Relaxed) + n <= MAX_WAITING
+    }
+    pub(crate) fn done_waiting(&self, n: u64) {
+        self.waiting.fetch_sub(n, Relaxed);
+    }
+}

@@ -1,0 +1,134 @@
+//! Carriers break, flows do not; and what cannot be saved is reset, never left hanging.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::Shutdown,
+    thread,
+    time::{Duration, Instant},
+};
+
+use datapath_relay::{FlowState, Reason};
+
+use crate::pair::{Pair, check_pattern, echo_server, eventually, failed, send_pattern, serve};
+
+#[test]
+fn cuts_in_the_middle_lose_and_double_no_byte() {
+    const TOTAL: u64 = 96 << 20;
+    let p = Pair::new();
+    let port = echo_server();
+    let work: Vec<_> = (0..2)
+        .map(|i| {
+            let mut s = if i == 0 { p.connect(port) } else { p.connect_back(port) };
+            thread::spawn(move || {
+                let mut w = s.try_clone().unwrap();
+                let t = thread::spawn(move || {
+                    send_pattern(&mut w, TOTAL);
+                    w.shutdown(Shutdown::Write).unwrap();
+                });
+                assert_eq!(check_pattern(&mut s), TOTAL);
+                t.join().unwrap();
+            })
+        })
+        .collect();
+    let mut cuts = 0;
+    while work.iter().any(|w| !w.is_finished()) {
+        thread::sleep(Duration::from_millis(150));
+        p.cut();
+        cuts += 1;
+        assert!(cuts < 1000, "it takes too long");
+    }
+    for w in work {
+        w.join().unwrap();
+    }
+    let c = p.a.counters();
+    assert!(cuts > 1 && c.carriers_lost > 1 && c.flows_resumed > 1, "{cuts} cuts, {c:?}");
+    assert_eq!(c.flows_failed.iter().map(|f| f.1).sum::<u64>(), 0);
+}
+
+#[test]
+fn a_flow_waits_for_an_outage_and_goes_on() {
+    let p = Pair::new();
+    let mut s = p.connect(echo_server());
+    s.write_all(b"before").unwrap();
+    s.read_exact(&mut [0; 6]).unwrap();
+    p.block(true);
+    p.cut();
+    s.write_all(b"during").unwrap();
+    eventually("no carrier", || p.a.flows().iter().any(|f| f.carrier == "-"));
+    // A new connection waits too.
+    let mut new = p.connect(echo_server());
+    new.write_all(b"new").unwrap();
+    thread::sleep(Duration::from_millis(1500));
+    let back = Instant::now();
+    p.block(false);
+    let mut b = [0; 6];
+    s.read_exact(&mut b).unwrap();
+    assert_eq!(&b, b"during");
+    new.read_exact(&mut [0; 3]).unwrap();
+    assert!(back.elapsed() < Duration::from_millis(1500), "{:?}", back.elapsed());
+}
+
+#[test]
+fn an_outage_beyond_the_deadline_resets_both_ends() {
+    let p = Pair::with(|c| {
+        c.resume_within = Duration::from_millis(600);
+        c.open_timeout = Duration::from_millis(600);
+    });
+    let (tx, rx) = std::sync::mpsc::channel();
+    let port = serve(move |mut s| {
+        s.read_exact(&mut [0]).unwrap();
+        tx.send(s.read(&mut [0]).map_err(|e| e.kind())).unwrap();
+    });
+    let mut s = p.connect(port);
+    s.write_all(b"x").unwrap();
+    eventually("open", || p.a.flows().iter().any(|f| f.state == FlowState::Open));
+    p.block(true);
+    p.cut();
+    assert_eq!(s.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    let server = rx.recv_timeout(Duration::from_secs(5)).unwrap();
+    assert_eq!(server, Err(ErrorKind::ConnectionReset));
+    assert_eq!(failed(&p.a.counters(), Reason::CarrierLost), 1);
+    let mut new = p.connect(port);
+    assert_eq!(new.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(failed(&p.a.counters(), Reason::Timeout), 1);
+}
+
+#[test]
+fn cuts_while_flows_open_open_each_exactly_once() {
+    let p = Pair::new();
+    let port = echo_server();
+    let mut all = Vec::new();
+    for i in 0..200u32 {
+        let mut s = p.connect(port);
+        s.write_all(&i.to_be_bytes()).unwrap();
+        all.push(s);
+        if i % 20 == 10 {
+            p.cut();
+        }
+    }
+    for (i, s) in all.iter_mut().enumerate() {
+        s.shutdown(Shutdown::Write).unwrap();
+        let mut b = Vec::new();
+        s.read_to_end(&mut b).unwrap();
+        assert_eq!(b, (i as u32).to_be_bytes());
+    }
+    eventually("ended", || p.b.counters().flows_now == 0 && p.a.counters().flows_now == 0);
+    assert_eq!(p.b.counters().flows_accepted, 200);
+}
+
+#[test]
+fn a_restarted_peer_resets_old_flows_and_serves_new_ones() {
+    let p = Pair::new();
+    let mut s = p.connect(echo_server());
+    s.write_all(b"x").unwrap();
+    s.read_exact(&mut [0]).unwrap();
+    let Pair { a, b, a_way, b_way, ca } = p;
+    // Both hold the other in their ways; a fresh pair with A's old self is what a restart is to B.
+    b.drop_domain(&crate::pair::domain());
+    assert_eq!(s.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    b.set_identity(&crate::pair::domain(), crate::pair::identity(&ca, "west/b")).unwrap();
+    let p = Pair { a, b, a_way, b_way, ca };
+    let mut s = p.connect(echo_server());
+    s.write_all(b"x").unwrap();
+    s.read_exact(&mut [0]).unwrap();
+}

@@ -1,0 +1,272 @@
+//! Two relays in one process, joined by real TCP on loopback, and applications beside them.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use control_api::ids::{DomainName, NodeRef};
+use datapath_relay::{
+    BoxFuture, Counters, Deliver, DomainIdentity, Lane, OpenRequest, Path, Paths, Reason, Relay,
+    RelayConfig,
+};
+use russh::keys::{Algorithm, Certificate, PrivateKey, ssh_key::certificate};
+
+pub const VIP_A: Ipv4Addr = Ipv4Addr::new(10, 90, 0, 1);
+pub const VIP_B: Ipv4Addr = Ipv4Addr::new(10, 90, 0, 2);
+
+pub fn domain() -> DomainName {
+    "fleet".parse().unwrap()
+}
+pub fn node(s: &str) -> NodeRef {
+    s.parse().unwrap()
+}
+
+pub fn new_key() -> PrivateKey {
+    PrivateKey::random(&mut rand::rng(), Algorithm::Ed25519).unwrap()
+}
+
+pub fn certify(
+    ca: &PrivateKey,
+    key: &PrivateKey,
+    principal: &str,
+    seconds: (i64, i64),
+) -> Certificate {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let at = |d: i64| now.checked_add_signed(d).unwrap();
+    let mut b = certificate::Builder::new_with_random_nonce(
+        &mut rand::rng(),
+        key.public_key(),
+        at(seconds.0),
+        at(seconds.1),
+    )
+    .unwrap();
+    b.cert_type(certificate::CertType::User).unwrap();
+    b.key_id(principal).unwrap();
+    b.valid_principal(principal).unwrap();
+    b.sign(ca).unwrap()
+}
+
+pub fn identity(ca: &PrivateKey, principal: &str) -> DomainIdentity {
+    let key = new_key();
+    let certificate = certify(ca, &key, principal, (-60, 3600));
+    DomainIdentity { key, certificate, ca: ca.public_key().clone() }
+}
+
+/// One relay's way to the other, which a test can take away.
+#[derive(Default)]
+pub struct Way {
+    me: OnceLock<NodeRef>,
+    peer: OnceLock<Relay>,
+    pub blocked: AtomicBool,
+    pub dials: AtomicUsize,
+}
+
+impl Paths for Way {
+    fn dial<'a>(
+        &'a self,
+        domain: &'a DomainName,
+        _: &'a NodeRef,
+        lane: Lane,
+    ) -> BoxFuture<'a, io::Result<Path>> {
+        Box::pin(async move {
+            self.dials.fetch_add(1, SeqCst);
+            if self.blocked.load(SeqCst) {
+                return Err(io::ErrorKind::NetworkUnreachable.into());
+            }
+            let (here, there) = tcp_pair()?;
+            let (me, peer) = (self.me.get().unwrap(), self.peer.get().unwrap());
+            peer.accept(domain, me, lane, Path::hub(there)).map_err(io::Error::other)?;
+            Ok(Path::hub(here))
+        })
+    }
+}
+
+pub fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
+    let l = TcpListener::bind("127.0.0.1:0")?;
+    let here = TcpStream::connect(l.local_addr()?)?;
+    here.set_nodelay(true)?;
+    Ok((here, l.accept()?.0))
+}
+
+/// Delivers `10.90.0.2:port` to `127.0.0.1:port`, from the peer's own address only.
+struct Local {
+    mine: Ipv4Addr,
+    theirs: Ipv4Addr,
+}
+
+impl Deliver for Local {
+    fn deliver<'a>(
+        &'a self,
+        _: &'a DomainName,
+        _: &'a NodeRef,
+        src: SocketAddr,
+        dst: SocketAddr,
+    ) -> BoxFuture<'a, Result<TcpStream, Reason>> {
+        Box::pin(async move {
+            if src.ip() != self.theirs {
+                return Err(Reason::SourceForged);
+            }
+            if dst.ip() != self.mine {
+                return Err(Reason::NotHere);
+            }
+            let errno = |e: io::Error| Reason::from_connect_errno(e.raw_os_error().unwrap_or(0));
+            let s = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, dst.port())).await;
+            s.and_then(tokio::net::TcpStream::into_std).map_err(errno)
+        })
+    }
+}
+
+pub struct Pair {
+    pub a: Relay,
+    pub b: Relay,
+    pub a_way: Arc<Way>,
+    pub b_way: Arc<Way>,
+    pub ca: PrivateKey,
+}
+
+pub fn config(name: &str) -> RelayConfig {
+    RelayConfig::new(node(name))
+}
+
+impl Pair {
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+    pub fn with(change: impl Fn(&mut RelayConfig)) -> Self {
+        let p = Self::strangers(change);
+        p.a.set_identity(&domain(), identity(&p.ca, "east/a")).unwrap();
+        p.b.set_identity(&domain(), identity(&p.ca, "west/b")).unwrap();
+        p
+    }
+    /// Without identities.
+    pub fn strangers(change: impl Fn(&mut RelayConfig)) -> Self {
+        let (a_way, b_way) = (Arc::<Way>::default(), Arc::<Way>::default());
+        let make = |name: &str, mine, theirs, way: &Arc<Way>| {
+            let mut c = config(name);
+            change(&mut c);
+            way.me.set(node(name)).unwrap();
+            let way: Arc<dyn Paths> = Arc::<Way>::clone(way);
+            Relay::new(c, Arc::new(Local { mine, theirs }), way).unwrap()
+        };
+        let a = make("east/a", VIP_A, VIP_B, &a_way);
+        let b = make("west/b", VIP_B, VIP_A, &b_way);
+        a_way.peer.set(b.clone()).unwrap();
+        b_way.peer.set(a.clone()).unwrap();
+        Self { a, b, a_way, b_way, ca: new_key() }
+    }
+
+    /// An application at A connects to `10.90.0.2:port`.
+    pub fn connect(&self, port: u16) -> TcpStream {
+        self.connect_from((VIP_A, 40_000).into(), (VIP_B, port).into())
+    }
+    pub fn connect_from(&self, src: SocketAddr, dst: SocketAddr) -> TcpStream {
+        let (app, landed) = tcp_pair().unwrap();
+        app.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        self.a.open(request("west/b", src, dst), landed);
+        app
+    }
+    pub fn connect_back(&self, port: u16) -> TcpStream {
+        let (app, landed) = tcp_pair().unwrap();
+        app.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        self.b.open(request("east/a", (VIP_B, 40_000).into(), (VIP_A, port).into()), landed);
+        app
+    }
+    pub fn block(&self, yes: bool) {
+        self.a_way.blocked.store(yes, SeqCst);
+        self.b_way.blocked.store(yes, SeqCst);
+    }
+    pub fn cut(&self) {
+        self.a.cut(&domain(), &node("west/b"));
+    }
+}
+
+fn request(peer: &str, src: SocketAddr, dst: SocketAddr) -> OpenRequest {
+    OpenRequest {
+        domain: domain(),
+        peer: node(peer),
+        src,
+        dst,
+        from_pod: "actor-0".to_owned(),
+        to_pod: "rollout-0".to_owned(),
+    }
+}
+
+pub fn failed(c: &Counters, r: Reason) -> u64 {
+    c.flows_failed.iter().find(|x| x.0 == r).map_or(0, |x| x.1)
+}
+
+/// Waits for a condition that another thread brings about.
+pub fn eventually(what: &str, mut ok: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !ok() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A server at `127.0.0.1`: one thread per connection.
+pub fn serve(work: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
+    let l = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = l.local_addr().unwrap().port();
+    let work = Arc::new(work);
+    std::thread::spawn(move || {
+        for s in l.incoming().flatten() {
+            s.set_nodelay(true).unwrap();
+            let work = Arc::clone(&work);
+            std::thread::spawn(move || work(s));
+        }
+    });
+    port
+}
+
+/// Sends back what comes, then the end.
+pub fn echo_server() -> u16 {
+    serve(|mut s| {
+        let mut b = vec![0; 64 << 10];
+        while let Ok(n) = s.read(&mut b) {
+            if n == 0 || s.write_all(&b[..n]).is_err() {
+                break;
+            }
+        }
+        drop(s.shutdown(Shutdown::Write));
+    })
+}
+
+/// Bytes that show where they are: a lost or doubled one changes all that follow.
+pub fn pattern(from: u64, buf: &mut [u8]) {
+    for (i, b) in buf.iter_mut().enumerate() {
+        let at = from + i as u64;
+        *b = (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
+    }
+}
+
+pub fn send_pattern(s: &mut TcpStream, total: u64) {
+    let mut buf = vec![0; 64 << 10];
+    let mut at = 0;
+    while at < total {
+        let n = usize::try_from(total - at).unwrap().min(buf.len());
+        pattern(at, &mut buf[..n]);
+        s.write_all(&buf[..n]).unwrap();
+        at += n as u64;
+    }
+}
+
+/// Reads to the end and checks every byte.
+pub fn check_pattern(s: &mut TcpStream) -> u64 {
+    let (mut buf, mut want, mut at) = (vec![0; 64 << 10], vec![0; 64 << 10], 0);
+    loop {
+        let n = s.read(&mut buf).unwrap();
+        if n == 0 {
+            return at;
+        }
+        pattern(at, &mut want[..n]);
+        assert!(buf[..n] == want[..n], "bytes differ within {at}..{}", at + n as u64);
+        at += n as u64;
+    }
+}
