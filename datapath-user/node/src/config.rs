@@ -1,0 +1,235 @@
+//! The command line and its configuration file. Checked once, here; the rest of the node works
+//! with [`Config`].
+
+use std::{
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use clap::Parser;
+use control_api::{
+    attach,
+    ids::{NameError, NodeName},
+};
+use control_identity::{
+    client::{BadServerAddress, ServerAddress},
+    token::{JoinToken, NotAToken},
+};
+use serde::Deserialize;
+
+const RELAY_PORT: u16 = 7443;
+const DATA_DIR: &str = "/var/lib/rlark-node";
+
+/// The data path of one machine: brings pods into their Domains.
+#[derive(Clone, Debug, Default, Parser)]
+#[command(name = "rlark-node", version)]
+pub struct Args {
+    /// TOML file with the same names as these options; options win
+    #[arg(long, env = "RLARK_NODE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// What both the command line and the file may set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Settings {
+    /// The control plane, https://HOST[:8443]
+    #[arg(long, env = "RLARK_SERVER", value_name = "URL")]
+    pub server: Option<String>,
+    /// File with a join token; needed until the machine is enrolled
+    #[arg(long, env = "RLARK_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// This machine's name within its cluster [default: the host name]
+    #[arg(long, env = "RLARK_NODE_NAME")]
+    pub name: Option<String>,
+    /// Identity, routes and attachments [default: /var/lib/rlark-node]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Unix socket for runtimes [default: /run/rlark/node.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// cgroup v2 directory to attach to [default: the root of the cgroup v2 mount]
+    #[arg(long, value_name = "DIR")]
+    pub cgroup: Option<PathBuf>,
+    /// Keep programs and maps here while no rlark-node runs, for example /sys/fs/bpf/rlark
+    #[arg(long, value_name = "DIR")]
+    pub pins: Option<PathBuf>,
+    /// The hub's relay [default: the server's host, port 7443]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub hub_relay: Option<String>,
+    /// Serve /metrics and /healthz over HTTP here, for example 127.0.0.1:9090
+    #[arg(long, value_name = "IP:PORT")]
+    pub metrics_address: Option<SocketAddr>,
+}
+
+/// Why the node cannot be configured.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read {path}")]
+    Read { path: PathBuf, #[source] source: io::Error },
+    #[error("configuration file {path}: {source}")]
+    File { path: PathBuf, source: toml::de::Error },
+    #[error("--server is missing (or RLARK_SERVER, or server in the configuration file)")]
+    NoServer,
+    #[error("--server")]
+    Server(#[from] BadServerAddress),
+    #[error("--name (the host name if not given)")]
+    Name(#[source] NameError),
+    #[error("the token in {path}")]
+    Token { path: PathBuf, #[source] source: NotAToken },
+    #[error("--hub-relay: {text:?} is not HOST:PORT")]
+    HubRelay { text: String },
+    #[error("--metrics-address {address} is not on loopback; metrics are served without authentication")]
+    Metrics { address: SocketAddr },
+}
+
+/// What the node runs with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub server: ServerAddress,
+    pub token: Option<JoinToken>,
+    pub name: NodeName,
+    pub data_dir: PathBuf,
+    pub socket: PathBuf,
+    pub cgroup: Option<PathBuf>,
+    pub pins: Option<PathBuf>,
+    pub hub_relay: String,
+    pub metrics_address: Option<SocketAddr>,
+}
+
+impl Args {
+    /// Merges command line and file and checks everything that needs no network. `host_name` is
+    /// the machine's, the default of `--name`.
+    ///
+    /// # Errors
+    /// The first setting that is missing or wrong, by name.
+    pub fn resolve(self, host_name: &str) -> Result<Config, ConfigError> {
+        let file = match &self.config {
+            Some(path) => read_file(path)?,
+            None => Settings::default(),
+        };
+        let s = self.settings.or(file);
+        let server = ServerAddress::parse(&s.server.ok_or(ConfigError::NoServer)?)?;
+        let name = s.name.unwrap_or_else(|| host_name.to_lowercase());
+        if let Some(address) = s.metrics_address.filter(|a| !a.ip().is_loopback()) {
+            return Err(ConfigError::Metrics { address });
+        }
+        let hub_relay = match s.hub_relay {
+            Some(text) => host_port(text)?,
+            None => relay_of(server.host()),
+        };
+        Ok(Config {
+            token: s.token_file.as_deref().map(read_token).transpose()?.flatten(),
+            name: name.parse().map_err(ConfigError::Name)?,
+            data_dir: s.data_dir.unwrap_or_else(|| DATA_DIR.into()),
+            socket: s.socket.unwrap_or_else(|| attach::SOCKET.into()),
+            cgroup: s.cgroup,
+            pins: s.pins,
+            metrics_address: s.metrics_address,
+            hub_relay,
+            server,
+        })
+    }
+}
+
+impl Settings {
+    fn or(self, file: Self) -> Self {
+        Self {
+            server: self.server.or(file.server),
+            token_file: self.token_file.or(file.token_file),
+            name: self.name.or(file.name),
+            data_dir: self.data_dir.or(file.data_dir),
+            socket: self.socket.or(file.socket),
+            cgroup: self.cgroup.or(file.cgroup),
+            pins: self.pins.or(file.pins),
+            hub_relay: self.hub_relay.or(file.hub_relay),
+            metrics_address: self.metrics_address.or(file.metrics_address),
+        }
+    }
+}
+
+fn read_file(path: &Path) -> Result<Settings, ConfigError> {
+    let text = fs::read_to_string(path)
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    toml::from_str(&text).map_err(|source| ConfigError::File { path: path.to_owned(), source })
+}
+
+/// A token file that is gone is no error: it may be removed once the machine is enrolled, and
+/// enrolling without one says what is missing.
+fn read_token(path: &Path) -> Result<Option<JoinToken>, ConfigError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(ConfigError::Read { path: path.to_owned(), source }),
+    };
+    let token = text.trim().parse();
+    token.map(Some).map_err(|source| ConfigError::Token { path: path.to_owned(), source })
+}
+
+fn host_port(text: String) -> Result<String, ConfigError> {
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    match port.and_then(|(_, port)| port.parse::<u16>().ok()) {
+        Some(_) => Ok(text),
+        None => Err(ConfigError::HubRelay { text }),
+    }
+}
+
+fn relay_of(host: &str) -> String {
+    if host.contains(':') {
+        format!("[{host}]:{RELAY_PORT}")
+    } else {
+        format!("{host}:{RELAY_PORT}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(words: &[&str]) -> Result<Config, ConfigError> {
+        let words = ["rlark-node"].iter().chain(words);
+        Args::try_parse_from(words).unwrap().resolve("Host-1")
+    }
+
+    #[test]
+    fn defaults_follow_from_the_server() {
+        let c = resolve(&["--server", "https://hub.example"]).unwrap();
+        assert_eq!(c.hub_relay, "hub.example:7443");
+        assert_eq!(c.name.as_str(), "host-1");
+        assert_eq!(c.socket, Path::new(attach::SOCKET));
+        let c = resolve(&["--server", "https://[fd00::1]:9"]).unwrap();
+        assert_eq!(c.hub_relay, "[fd00::1]:7443");
+    }
+
+    #[test]
+    fn options_win_over_the_file_and_unknown_settings_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.toml");
+        fs::write(&path, "server = \"https://a\"\nname = \"x\"\nhub-relay = \"r:1\"\n").unwrap();
+        let c = resolve(&["--config", path.to_str().unwrap(), "--name", "y"]).unwrap();
+        assert_eq!((c.name.as_str(), c.hub_relay.as_str()), ("y", "r:1"));
+        fs::write(&path, "sever = \"https://a\"\n").unwrap();
+        let e = resolve(&["--config", path.to_str().unwrap()]).unwrap_err();
+        assert!(e.to_string().contains("sever"), "{e}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let server = ["--server", "https://a"];
+        let cases: [(&[&str], &str); 4] = [
+            (&[], "--server"),
+            (&["--hub-relay", "nowhere"], "--hub-relay"),
+            (&["--name", "A_B"], "--name"),
+            (&["--metrics-address", "0.0.0.0:9090"], "--metrics-address"),
+        ];
+        for (words, part) in cases {
+            let words =
+                if words.is_empty() { vec![] } else { [&server[..], words].concat() };
+            let e = resolve(&words).unwrap_err();
+            assert!(e.to_string().contains(part), "{e}");
+        }
+    }
+}

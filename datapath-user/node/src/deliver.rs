@@ -1,0 +1,177 @@
+//! The accepting end of flows: checks what a peer claims and connects in the target's namespace.
+
+use std::{
+    net::{SocketAddr, TcpStream},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use control_api::ids::{DomainName, NodeRef};
+use datapath_relay::{BoxFuture, Deliver, Reason};
+
+use crate::{
+    kernel::Kernel,
+    keeper::{Keeper, View},
+    refusals::Refusals,
+};
+
+/// The pod's own stack answers; longer means its backlog is full.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// [`Deliver`] over this node's routes and kernel.
+pub struct Delivery {
+    keeper: Keeper,
+    kernel: Arc<dyn Kernel>,
+    refusals: Arc<Mutex<Refusals>>,
+}
+
+impl std::fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Delivery(..)")
+    }
+}
+
+impl Delivery {
+    #[must_use]
+    pub fn new(keeper: Keeper, kernel: Arc<dyn Kernel>, refusals: Arc<Mutex<Refusals>>) -> Self {
+        Self { keeper, kernel, refusals }
+    }
+
+    async fn connect(
+        &self,
+        cookie: u64,
+        src: SocketAddr,
+        dst: SocketAddr,
+    ) -> Result<TcpStream, Reason> {
+        let stream = self.kernel.connect(cookie, Some(src.ip()), dst, CONNECT_TIMEOUT).await;
+        stream.map_err(|e| match (e.raw_os_error(), e.kind()) {
+            (_, std::io::ErrorKind::TimedOut) => Reason::Timeout,
+            (Some(errno), _) => Reason::from_connect_errno(errno),
+            (None, _) => Reason::HostUnreachable,
+        })
+    }
+}
+
+/// The namespace to deliver to, if the claim is true: `src` is a pod of the Domain on `peer`, and
+/// `dst` one on this node.
+///
+/// # Errors
+/// [`Reason::SourceForged`] or [`Reason::NotHere`].
+pub fn check(
+    view: &View,
+    domain: &DomainName,
+    peer: &NodeRef,
+    src: SocketAddr,
+    dst: SocketAddr,
+) -> Result<u64, Reason> {
+    let routes = view.table.domain(domain).ok_or(Reason::NotHere)?;
+    match routes.holder(src.ip()) {
+        Some(member) if member.node == *peer => {}
+        _ => return Err(Reason::SourceForged),
+    }
+    let pod = view.local(domain, dst.ip()).ok_or(Reason::NotHere)?;
+    Ok(pod.attached.netns_cookie)
+}
+
+impl Deliver for Delivery {
+    fn deliver<'a>(
+        &'a self,
+        domain: &'a DomainName,
+        peer: &'a NodeRef,
+        src: SocketAddr,
+        dst: SocketAddr,
+    ) -> BoxFuture<'a, Result<TcpStream, Reason>> {
+        Box::pin(async move {
+            let result = match check(&self.keeper.view(), domain, peer, src, dst) {
+                Ok(cookie) => self.connect(cookie, src, dst).await,
+                Err(reason) => Err(reason),
+            };
+            if let Err(reason) = result {
+                tracing::info!(%domain, %peer, %src, %dst, %reason, "flow from a peer refused");
+                Refusals::count(&self.refusals, reason);
+            }
+            result
+        })
+    }
+
+    fn refused(&self, domain: &DomainName, dst: SocketAddr, reason: Reason) {
+        if let Some(id) = self.keeper.view().ids.get(domain) {
+            self.kernel.remember_refusal(id, dst, reason.errno());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use control_api::{attach::Attached, session::RouteUpdate};
+
+    use super::*;
+    use crate::{
+        kernel::Join,
+        keeper::LocalPod,
+        plan::{
+            desired::{DomainId, Pod},
+            table::tests::{domain, member},
+        },
+    };
+
+    fn view() -> View {
+        let mut view = View::default();
+        let members = vec![
+            member("here", "10.2.0.1", "s1/n1", None),
+            member("far", "10.2.0.2", "s2/n1", None),
+            member("elsewhere", "10.2.0.3", "s1/n2", None),
+        ];
+        let other = vec![member("x", "10.2.0.9", "s2/n1", None)];
+        let domains = vec![domain("d", "10.2.0.0/24", members), domain("e", "10.2.0.0/24", other)];
+        view.table.apply(RouteUpdate::Snapshot { domains }).unwrap();
+        let attached = Attached {
+            uid: "here".into(),
+            domain: "d".parse().unwrap(),
+            vip: "10.2.0.1".parse().unwrap(),
+            prefix_len: 24,
+            interface: "rl0".into(),
+            netns_cookie: 77,
+        };
+        let pod = LocalPod {
+            attached,
+            domain_id: DomainId(1),
+            join: Join {
+                uid: "here".into(),
+                netns: "/x".into(),
+                cookie: 77,
+                pod: Pod {
+                    domain: DomainId(1),
+                    cidr: "10.2.0.0/24".parse().unwrap(),
+                    vip: "10.2.0.1".parse().unwrap(),
+                    real: None,
+                },
+            },
+            hosts: None,
+        };
+        view.pods.insert("here".into(), Arc::new(pod));
+        view
+    }
+
+    #[test]
+    fn a_claim_is_believed_only_from_the_node_that_hosts_the_source() {
+        let view = view();
+        let cases = [
+            ("d", "s2/n1", "10.2.0.2", "10.2.0.1", Ok(77)),
+            ("d", "s2/n2", "10.2.0.2", "10.2.0.1", Err(Reason::SourceForged)),
+            ("d", "s2/n1", "10.2.0.3", "10.2.0.1", Err(Reason::SourceForged)),
+            ("d", "s2/n1", "10.2.0.99", "10.2.0.1", Err(Reason::SourceForged)),
+            // A VIP that the peer holds in another Domain proves nothing in this one.
+            ("d", "s2/n1", "10.2.0.9", "10.2.0.1", Err(Reason::SourceForged)),
+            ("d", "s2/n1", "10.2.0.2", "10.2.0.3", Err(Reason::NotHere)),
+            ("e", "s2/n1", "10.2.0.9", "10.2.0.1", Err(Reason::NotHere)),
+            ("nowhere", "s2/n1", "10.2.0.2", "10.2.0.1", Err(Reason::NotHere)),
+        ];
+        for (d, peer, src, dst, want) in cases {
+            let at = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 80);
+            let got =
+                check(&view, &d.parse().unwrap(), &peer.parse().unwrap(), at(src), at(dst));
+            assert_eq!(got, want, "{d} {peer} {src} {dst}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The seam between this node's decisions and the machine: everything that needs root, a real
+//! kernel or another network namespace. [`real`] is the machine; tests put a double here and
+//! nowhere else.
+
+#[cfg(test)]
+pub(crate) mod fake;
+pub mod real;
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use control_api::session::ProbeHop;
+use futures::future::BoxFuture;
+use tokio::net::TcpListener;
+
+use crate::plan::{
+    desired::{DomainId, Pod, Way},
+    diff::Op,
+};
+
+/// What the machine refused.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    #[error("network namespace {path}")]
+    Netns { path: PathBuf, #[source] source: Cause },
+    #[error("pod {uid}: {step}")]
+    Pod { uid: String, step: &'static str, #[source] source: Cause },
+    #[error("map {map}")]
+    Map { map: &'static str, #[source] source: Cause },
+    #[error("{what}")]
+    Probe { what: String, #[source] source: Cause },
+}
+
+/// The cause below, of whichever mechanism.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// A pod to be set up inside its namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Join {
+    pub uid: String,
+    pub netns: PathBuf,
+    pub cookie: u64,
+    pub pod: Pod,
+}
+
+/// An open connection that the hooks sent directly, as its pods see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectFlow {
+    /// The connecting socket's cookie.
+    pub id: u64,
+    pub domain: DomainId,
+    pub from: SocketAddr,
+    pub to: SocketAddr,
+    /// False while the first packet has no answer.
+    pub established: bool,
+    pub rtt: Option<Duration>,
+    pub age: Duration,
+}
+
+/// How often the programs decided something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    pub domain: DomainId,
+    /// `pass`, `deny`, `direct` or `relay`.
+    pub verdict: &'static str,
+    pub reason: &'static str,
+    pub count: u64,
+}
+
+/// What the node asks of the machine. Methods without a future are quick (map access).
+pub trait Kernel: Send + Sync + 'static {
+    /// The identity of the namespace that `path` names.
+    ///
+    /// # Errors
+    /// The path does not name a network namespace.
+    fn cookie(&self, path: &Path) -> Result<u64, KernelError>;
+
+    /// Sets the pod up, in this order: landing listener, guard, `rl0` with its routes. Idempotent.
+    /// The listener accepts what the guard lands; its connections' local address is the peer that
+    /// the pod wanted to reach.
+    fn join(&self, join: Join) -> BoxFuture<'_, Result<TcpListener, KernelError>>;
+
+    /// Undoes [`Kernel::join`] in the opposite order: without the route nothing is misdelivered
+    /// when the guard goes. A namespace that is gone is success.
+    fn leave(&self, join: Join) -> BoxFuture<'_, Result<(), KernelError>>;
+
+    /// Carries out one map operation. [`Op::WriteHosts`] is the keeper's own.
+    ///
+    /// # Errors
+    /// The map is full or gone.
+    fn apply(&self, op: &Op) -> Result<(), KernelError>;
+
+    /// Brings the maps to empty of everything that `keep` does not hold; for pinned maps that an
+    /// earlier process left.
+    ///
+    /// # Errors
+    /// A map cannot be read.
+    fn sweep(&self, keep: &crate::plan::desired::Desired) -> Result<(), KernelError>;
+
+    /// What the map holds for a VIP, for the probe.
+    fn way(&self, domain: DomainId, vip: IpAddr) -> Option<Way>;
+
+    /// Connects inside the pod's namespace: to deliver (bound to `from`) or to probe. The future
+    /// needs a tokio runtime with I/O and time, any; dropped, it leaves nothing. Non-blocking mode.
+    fn connect(
+        &self,
+        cookie: u64,
+        from: Option<IpAddr>,
+        to: SocketAddr,
+        within: Duration,
+    ) -> BoxFuture<'_, io::Result<std::net::TcpStream>>;
+
+    /// Kernel features and machine-wide attachments.
+    fn checks(&self) -> Vec<ProbeHop>;
+
+    /// What stands in one pod: guard, `rl0`, routes.
+    fn pod_checks(&self, join: Join) -> BoxFuture<'_, Vec<ProbeHop>>;
+
+    /// Open flows that the hooks sent directly.
+    fn direct_flows(&self) -> Vec<DirectFlow>;
+
+    /// What the programs have counted since they were loaded.
+    fn counts(&self) -> Vec<Count>;
+
+    /// For a second, connects to `to` get the errno that the far end gave.
+    fn remember_refusal(&self, domain: DomainId, to: SocketAddr, errno: i32);
+
+    /// Before the process ends for good: takes out what is not pinned. `joins` are all pods.
+    fn shut_down(&self, joins: Vec<Join>) -> BoxFuture<'_, ()>;
+}

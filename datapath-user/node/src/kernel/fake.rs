@@ -1,0 +1,127 @@
+//! A machine without a kernel, for tests of everything above the seam: it keeps the maps, and its
+//! namespaces are files whose content is the cookie.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    sync::Mutex,
+    time::Duration,
+};
+
+use control_api::session::ProbeHop;
+use futures::{FutureExt as _, future::BoxFuture};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{Count, DirectFlow, Join, Kernel, KernelError};
+use crate::plan::{
+    desired::{Desired, DomainId, Way},
+    diff::Op,
+};
+
+#[derive(Debug, Default)]
+pub(crate) struct Fake {
+    pub(crate) state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) maps: Desired,
+    pub(crate) joined: BTreeMap<String, Join>,
+    pub(crate) log: Vec<String>,
+    /// Steps that shall fail: `join`, `pod`.
+    pub(crate) broken: BTreeSet<&'static str>,
+    pub(crate) listeners: BTreeMap<String, SocketAddr>,
+}
+
+impl Kernel for Fake {
+    fn cookie(&self, path: &Path) -> Result<u64, KernelError> {
+        let netns = |source| KernelError::Netns { path: path.to_owned(), source };
+        let text = std::fs::read_to_string(path).map_err(|e| netns(e.into()))?;
+        text.trim().parse().map_err(|e: std::num::ParseIntError| netns(e.into()))
+    }
+
+    fn join(&self, join: Join) -> BoxFuture<'_, Result<TcpListener, KernelError>> {
+        async move {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut s = self.state.lock().unwrap();
+            if s.broken.contains("join") {
+                let source = io::Error::other("no guard").into();
+                return Err(KernelError::Pod { uid: join.uid, step: "guard", source });
+            }
+            s.log.push(format!("join {} {}", join.uid, join.pod.vip));
+            s.listeners.insert(join.uid.clone(), listener.local_addr().unwrap());
+            s.joined.insert(join.uid.clone(), join);
+            Ok(listener)
+        }
+        .boxed()
+    }
+
+    fn leave(&self, join: Join) -> BoxFuture<'_, Result<(), KernelError>> {
+        let mut s = self.state.lock().unwrap();
+        s.log.push(format!("leave {}", join.uid));
+        s.joined.remove(&join.uid);
+        futures::future::ready(Ok(())).boxed()
+    }
+
+    fn apply(&self, op: &Op) -> Result<(), KernelError> {
+        let mut s = self.state.lock().unwrap();
+        if matches!(op, Op::PutPod(..)) && s.broken.contains("pod") {
+            return Err(KernelError::Map { map: "PODS", source: "full".into() });
+        }
+        s.maps.note(op);
+        Ok(())
+    }
+
+    fn sweep(&self, keep: &Desired) -> Result<(), KernelError> {
+        let mut s = self.state.lock().unwrap();
+        s.maps.pods.retain(|k, _| keep.pods.contains_key(k));
+        s.maps.vips.retain(|k, _| keep.vips.contains_key(k));
+        s.maps.reals.retain(|k, _| keep.reals.contains_key(k));
+        Ok(())
+    }
+
+    fn way(&self, domain: DomainId, vip: IpAddr) -> Option<Way> {
+        self.state.lock().unwrap().maps.vips.get(&(domain, vip)).copied()
+    }
+
+    fn connect(
+        &self,
+        _cookie: u64,
+        _from: Option<IpAddr>,
+        to: SocketAddr,
+        _within: Duration,
+    ) -> BoxFuture<'_, io::Result<std::net::TcpStream>> {
+        async move {
+            TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], to.port()))).await?.into_std()
+        }
+        .boxed()
+    }
+
+    fn checks(&self) -> Vec<ProbeHop> {
+        Vec::new()
+    }
+
+    fn pod_checks(&self, _join: Join) -> BoxFuture<'_, Vec<ProbeHop>> {
+        futures::future::ready(Vec::new()).boxed()
+    }
+
+    fn direct_flows(&self) -> Vec<DirectFlow> {
+        Vec::new()
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        Vec::new()
+    }
+
+    fn remember_refusal(&self, _: DomainId, to: SocketAddr, errno: i32) {
+        self.state.lock().unwrap().log.push(format!("refusal {to} {errno}"));
+    }
+
+    fn shut_down(&self, joins: Vec<Join>) -> BoxFuture<'_, ()> {
+        let mut s = self.state.lock().unwrap();
+        s.log.push(format!("shut down with {} pods", joins.len()));
+        futures::future::ready(()).boxed()
+    }
+}

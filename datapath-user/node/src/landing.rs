@@ -1,0 +1,60 @@
+//! The accept loop of one pod: every connection that the guard landed, with its own address as the
+//! pod's and its local address as the peer the pod wanted.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::keeper::LocalPod;
+
+/// Takes over a landed connection.
+pub trait Open: Send + Sync + 'static {
+    /// Must not block. `from` is the pod's end, `to` the peer's VIP and port. To refuse, reset the
+    /// stream ([`reset`]).
+    fn open(&self, pod: &Arc<LocalPod>, from: SocketAddr, to: SocketAddr, stream: TcpStream);
+}
+
+/// How long to wait when the process is out of descriptors; the backlog holds the callers.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts until dropped. No error ends the loop but the loss of the listener itself.
+pub async fn run(listener: TcpListener, pod: Arc<LocalPod>, open: Arc<dyn Open>) {
+    loop {
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(e) if is_about_one_connection(&e) => continue,
+            Err(e) => {
+                tracing::error!(pod = pod.attached.uid, error = %e, "cannot accept, pausing");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        match stream.local_addr() {
+            Ok(to) => open.open(&pod, canonical(from), canonical(to), stream),
+            Err(e) => {
+                tracing::debug!(pod = pod.attached.uid, error = %e, "landed connection is gone");
+            }
+        }
+    }
+}
+
+fn is_about_one_connection(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+    )
+}
+
+fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+/// Ends a connection with RST instead of FIN: a refusal must not look like an empty answer.
+pub fn reset(stream: TcpStream) {
+    if let Err(e) = stream.set_zero_linger() {
+        tracing::debug!(error = %e, "refused connection closed without reset");
+    }
+}

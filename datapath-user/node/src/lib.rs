@@ -1,0 +1,31 @@
+//! `rlark-node`: the data path of one machine. Brings pods into their Domains, keeps the kernel's
+//! maps in step with the hub's routes, and carries flows between nodes.
+//!
+//! ```text
+//!  hub ── routes ──▶ session ─▶ keeper ─▶ kernel (maps, guards, rl0, names)
+//!  runtime ─ PUT ─▶ attach  ─▶   │ view
+//!                                ▼
+//!  pod ── guard ─▶ landing ─▶ open ─▶ relay ══ SSH ══ relay ─▶ deliver ─▶ pod
+//! ```
+//!
+//! [`keeper`] is the only writer; [`plan`] decides without I/O; [`kernel`] is the seam to the
+//! machine. The library exists for the tests; the binary is the product.
+
+pub mod attach;
+pub mod carriers;
+pub mod certificates;
+pub mod config;
+pub mod deliver;
+pub mod hosts;
+pub mod keeper;
+pub mod kernel;
+pub mod landing;
+pub mod local;
+pub mod metrics;
+pub mod node;
+pub mod observe;
+pub mod open;
+pub mod persist;
+pub mod plan;
+pub mod refusals;
+pub mod session;

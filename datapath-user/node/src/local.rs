@@ -1,0 +1,190 @@
+//! Relayed flows whose both ends are on this node: two sockets joined, half-close and reset kept.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use control_api::session::{Flow, FlowState, Verdict};
+use datapath_net::{
+    sockets::{Tuning, tune},
+    splice::{self, Meter},
+};
+use datapath_relay::{OpenRequest, Reason};
+use tokio::net::TcpStream;
+use tokio_util::task::TaskTracker;
+
+use crate::landing::reset;
+
+/// Distinguishes these ids from the relay's.
+const ID_BASE: u64 = 1 << 62;
+
+/// Living local flows and the tasks that carry them.
+#[derive(Clone, Debug, Default)]
+pub struct LocalFlows {
+    tasks: TaskTracker,
+    flows: Arc<Mutex<BTreeMap<u64, Arc<Entry>>>>,
+    next: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    request: OpenRequest,
+    started: Instant,
+    open: AtomicBool,
+    meter: Meter,
+}
+
+impl LocalFlows {
+    /// Carries one flow: `connect` makes the other end. Must be called inside the node's runtime.
+    pub fn spawn<F, C>(&self, request: OpenRequest, stream: TcpStream, connect: C)
+    where
+        C: FnOnce(OpenRequest) -> F + Send + 'static,
+        F: Future<Output = Result<std::net::TcpStream, Reason>> + Send,
+    {
+        let id = ID_BASE | self.next.fetch_add(1, Ordering::Relaxed);
+        let entry = Arc::new(Entry {
+            request: request.clone(),
+            started: Instant::now(),
+            open: AtomicBool::new(false),
+            meter: Meter::default(),
+        });
+        let flows = Arc::clone(&self.flows);
+        lock(&flows).insert(id, Arc::clone(&entry));
+        self.tasks.spawn(async move {
+            match connect(request).await.map(TcpStream::from_std) {
+                Ok(Ok(other)) => {
+                    entry.open.store(true, Ordering::Relaxed);
+                    carry(stream, other, &entry.meter).await;
+                }
+                Ok(Err(e)) => {
+                    tracing::warn!(error = %e, "local flow lost");
+                    reset(stream);
+                }
+                Err(_counted_by_the_delivery) => reset(stream),
+            }
+            lock(&flows).remove(&id);
+        });
+    }
+
+    /// As people see them.
+    #[must_use]
+    pub fn list(&self) -> Vec<Flow> {
+        let flows = lock(&self.flows);
+        flows
+            .iter()
+            .map(|(id, e)| Flow {
+                id: *id,
+                domain: e.request.domain.clone(),
+                from_pod: e.request.from_pod.clone(),
+                from: e.request.src,
+                to_pod: e.request.to_pod.clone(),
+                to: e.request.dst,
+                verdict: Verdict::Relay,
+                carrier: "local".to_owned(),
+                state: match e.open.load(Ordering::Relaxed) {
+                    false => FlowState::Opening,
+                    true => FlowState::Open,
+                },
+                bytes_out: e.meter.a_to_b.load(Ordering::Relaxed),
+                bytes_in: e.meter.b_to_a.load(Ordering::Relaxed),
+                rtt_us: None,
+                age_ms: u64::try_from(e.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+                outgoing: true,
+                reason: String::new(),
+            })
+            .collect()
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn carry(a: TcpStream, b: TcpStream, meter: &Meter) {
+    for stream in [&a, &b] {
+        if let Err(e) = tune(stream, Tuning::default()) {
+            tracing::debug!(error = %e, "local flow without its socket options");
+        }
+    }
+    if let Err(e) = splice::join(a, b, meter).await {
+        tracing::debug!(error = %e, "local flow reset");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (a, b) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (a.unwrap(), b.unwrap().0)
+    }
+
+    fn request() -> OpenRequest {
+        OpenRequest {
+            domain: "d".parse().unwrap(),
+            peer: "s/n".parse().unwrap(),
+            src: "10.2.0.1:1".parse().unwrap(),
+            dst: "10.2.0.2:2".parse().unwrap(),
+            from_pod: "a".into(),
+            to_pod: "b".into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_half_closed_flow_still_answers_and_then_disappears_from_the_list() {
+        let flows = LocalFlows::default();
+        let ((mut client, landed), (delivered, mut server)) = (pair().await, pair().await);
+        let other = delivered.into_std().unwrap();
+        flows.spawn(request(), landed, |_| async move { Ok(other) });
+        client.write_all(b"question").await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut got = String::new();
+        server.read_to_string(&mut got).await.unwrap();
+        assert_eq!(got, "question");
+        assert_eq!(flows.list().first().unwrap().bytes_out, 8);
+        server.write_all(b"answer").await.unwrap();
+        drop(server);
+        let mut got = String::new();
+        client.read_to_string(&mut got).await.unwrap();
+        assert_eq!(got, "answer");
+        flows.tasks.close();
+        flows.tasks.wait().await;
+        assert!(flows.list().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_reset_crosses_as_a_reset() {
+        let flows = LocalFlows::default();
+        let ((mut client, landed), (delivered, server)) = (pair().await, pair().await);
+        let other = delivered.into_std().unwrap();
+        flows.spawn(request(), landed, |_| async move { Ok(other) });
+        reset(server);
+        let e = client.read_u8().await.unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn a_refused_flow_is_reset() {
+        let flows = LocalFlows::default();
+        let (mut client, landed) = pair().await;
+        flows.spawn(request(), landed, |_| async { Err(Reason::Refused) });
+        let e = client.read_u8().await.unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::ConnectionReset);
+    }
+}

@@ -1,0 +1,96 @@
+//! What becomes of a landed connection: carried to the peer's node by the relay, or joined with a
+//! pod of this very node.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use control_api::ids::NodeRef;
+use datapath_relay::{Deliver as _, OpenRequest, Reason, Relay};
+use tokio::net::TcpStream;
+
+use crate::{
+    deliver::Delivery,
+    keeper::{Keeper, LocalPod, View},
+    landing::{Open, reset},
+    local::LocalFlows,
+    refusals::Refusals,
+};
+
+/// [`Open`] over routes, relay and local delivery.
+pub struct Opener {
+    pub keeper: Keeper,
+    pub relay: Relay,
+    pub delivery: Arc<Delivery>,
+    pub local: LocalFlows,
+    pub refusals: Arc<Mutex<Refusals>>,
+}
+
+impl std::fmt::Debug for Opener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Opener(..)")
+    }
+}
+
+/// Where a landed connection goes.
+///
+/// # Errors
+/// [`Reason::Denied`] when the source is not the pod's own address (a program bound to another
+/// VIP), [`Reason::HostUnreachable`] when nobody holds the target.
+pub fn target(
+    view: &View,
+    pod: &LocalPod,
+    src: SocketAddr,
+    dst: SocketAddr,
+) -> Result<OpenRequest, Reason> {
+    let attached = &pod.attached;
+    let domain = view.table.domain(&attached.domain).ok_or(Reason::HostUnreachable)?;
+    if src.ip() != attached.vip {
+        return Err(Reason::Denied);
+    }
+    let to = domain.holder(dst.ip()).ok_or(Reason::HostUnreachable)?;
+    let from = domain.member(&attached.uid).ok_or(Reason::HostUnreachable)?;
+    Ok(OpenRequest {
+        domain: attached.domain.clone(),
+        peer: to.node.clone(),
+        src,
+        dst,
+        from_pod: from.pod.clone(),
+        to_pod: to.pod.clone(),
+    })
+}
+
+impl Opener {
+    fn is_here(&self, node: &NodeRef) -> bool {
+        node == self.keeper.me()
+    }
+
+    /// Both ends on this node (encryption within the site is demanded, or a pod has no real
+    /// address): the bytes leave no machine, so they are joined without a carrier.
+    fn join(&self, request: OpenRequest, stream: TcpStream) {
+        let delivery = Arc::clone(&self.delivery);
+        let me = self.keeper.me().clone();
+        self.local.spawn(request, stream, move |request| async move {
+            delivery.deliver(&request.domain, &me, request.src, request.dst).await
+        });
+    }
+}
+
+impl Open for Opener {
+    fn open(&self, pod: &Arc<LocalPod>, from: SocketAddr, to: SocketAddr, stream: TcpStream) {
+        match target(&self.keeper.view(), pod, from, to) {
+            Ok(request) if self.is_here(&request.peer) => self.join(request, stream),
+            Ok(request) => match stream.into_std() {
+                Ok(stream) => self.relay.open(request, stream),
+                Err(e) => tracing::warn!(error = %e, "landed connection lost"),
+            },
+            Err(reason) => {
+                let uid = &pod.attached.uid;
+                tracing::info!(pod = uid, %from, %to, %reason, "landed connection refused");
+                Refusals::count(&self.refusals, reason);
+                reset(stream);
+            }
+        }
+    }
+}

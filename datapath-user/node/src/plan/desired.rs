@@ -1,0 +1,150 @@
+//! From routes and attachments to the state the kernel should hold.
+//!
+//! | destination, seen from a pod of this node | verdict |
+//! |---|---|
+//! | the pod's own VIP, anything outside its Domain | pass (the hook knows both from [`Pod`]) |
+//! | a peer of the same site with a real address, encryption not demanded | direct |
+//! | any other peer | relay |
+//! | a VIP nobody holds | deny: absent from the map, so nothing can be forgotten open |
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use cidr::IpCidr;
+use control_api::ids::{DomainName, NodeRef};
+use serde::{Deserialize, Serialize};
+
+use super::table::{Domain, RouteTable};
+use crate::hosts;
+
+/// What the kernel calls a Domain: small, local to this node, the same across restarts. Two Domains
+/// may use the same addresses, so every key in the kernel begins with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DomainId(pub u32);
+
+/// Hands out [`DomainId`]s and never gives one to another Domain while pinned maps may use it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainIds(BTreeMap<DomainName, DomainId>);
+
+impl DomainIds {
+    /// The Domain's number, a new one if it has none yet. Zero is never used.
+    pub fn assign(&mut self, name: &DomainName) -> DomainId {
+        if let Some(id) = self.get(name) {
+            return id;
+        }
+        let next = self.0.values().map(|id| id.0).max().unwrap_or(0).saturating_add(1);
+        self.0.insert(name.clone(), DomainId(next));
+        DomainId(next)
+    }
+
+    #[must_use]
+    pub fn get(&self, name: &DomainName) -> Option<DomainId> {
+        self.0.get(name).copied()
+    }
+
+    #[must_use]
+    pub fn name(&self, id: DomainId) -> Option<&DomainName> {
+        self.0.iter().find(|(_, i)| **i == id).map(|(n, _)| n)
+    }
+}
+
+/// A pod of this machine that a runtime has handed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Local {
+    pub uid: String,
+    pub domain: DomainName,
+    pub netns_cookie: u64,
+}
+
+/// A pod as the kernel knows it, keyed by its network namespace's cookie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    pub domain: DomainId,
+    pub cidr: IpCidr,
+    pub vip: IpAddr,
+    /// The pod's address on its site's network.
+    pub real: Option<IpAddr>,
+}
+
+/// What the connect hook does with a known VIP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Rewrite to the real address. `netns` is known for pods of this machine: there the hook also
+    /// knows the listeners, and refuses at once where there is none.
+    Direct { real: IpAddr, netns: Option<u64> },
+    /// Leave the destination alone; the guard lands it on the relay.
+    Relay { netns: Option<u64> },
+}
+
+/// The whole state of the kernel's maps, and the names in the pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Desired {
+    pub pods: BTreeMap<u64, Pod>,
+    pub vips: BTreeMap<(DomainId, IpAddr), Way>,
+    /// From a real address to the VIP that the far end of a direct flow is shown.
+    pub reals: BTreeMap<(DomainId, IpAddr), IpAddr>,
+    /// By uid: the lines between the markers of the pod's hosts file.
+    pub hosts: BTreeMap<String, String>,
+}
+
+/// Computes the state for `locals` (each with a route on `me`; others are left out).
+#[must_use]
+pub fn desired<'a>(
+    me: &NodeRef,
+    table: &RouteTable,
+    locals: impl IntoIterator<Item = &'a Local>,
+    ids: &DomainIds,
+) -> Desired {
+    let mut out = Desired::default();
+    let mut cookies: BTreeMap<&DomainName, BTreeMap<&str, u64>> = BTreeMap::new();
+    for local in locals {
+        let (Some(domain), Some(id)) = (table.domain(&local.domain), ids.get(&local.domain)) else {
+            continue;
+        };
+        let Some(member) = domain.member(&local.uid).filter(|m| m.node == *me) else { continue };
+        let (cidr, real) = (domain.cidr, member.local_ip);
+        out.pods.insert(local.netns_cookie, Pod { domain: id, cidr, vip: member.vip, real });
+        out.hosts.insert(local.uid.clone(), hosts::section(domain, member));
+        cookies.entry(&domain.name).or_default().insert(&local.uid, local.netns_cookie);
+    }
+    for (name, local) in cookies {
+        if let (Some(domain), Some(id)) = (table.domain(name), ids.get(name)) {
+            peers(me, domain, id, &local, &mut out);
+        }
+    }
+    out
+}
+
+/// The VIPs of one Domain. Real addresses count within the own site only: pod ranges overlap.
+fn peers(
+    me: &NodeRef,
+    domain: &Domain,
+    id: DomainId,
+    cookies: &BTreeMap<&str, u64>,
+    out: &mut Desired,
+) {
+    let mut shared = BTreeSet::new();
+    for member in domain.members() {
+        if domain.holder(member.vip).is_none_or(|h| h.uid != member.uid) {
+            continue;
+        }
+        let near = member.node.cluster == me.cluster && !domain.encrypt_within_site;
+        let netns = cookies.get(member.uid.as_str()).copied();
+        let Some(real) = member.local_ip.filter(|_| near) else {
+            out.vips.insert((id, member.vip), Way::Relay { netns });
+            continue;
+        };
+        out.vips.insert((id, member.vip), Way::Direct { real, netns });
+        if out.reals.insert((id, real), member.vip).is_some() {
+            shared.insert((id, real));
+        }
+    }
+    // Pods on the host network share an address: which of them it was cannot be told.
+    out.reals.retain(|key, _| !shared.contains(key));
+}
+
+#[cfg(test)]
+#[path = "desired_tests.rs"]
+mod tests;

@@ -1,0 +1,174 @@
+use control_api::session::{DomainRoutes, RouteUpdate};
+use proptest::prelude::*;
+
+use super::{
+    super::{
+        diff::{Op, diff},
+        table::tests::{domain, member},
+    },
+    *,
+};
+
+fn me() -> NodeRef {
+    "s1/n1".parse().unwrap()
+}
+
+fn ip(s: &str) -> IpAddr {
+    s.parse().unwrap()
+}
+
+fn local(uid: &str, domain: &str, netns_cookie: u64) -> Local {
+    Local { uid: uid.into(), domain: domain.parse().unwrap(), netns_cookie }
+}
+
+fn world(domains: Vec<DomainRoutes>, locals: &[Local]) -> Desired {
+    let mut table = RouteTable::default();
+    let mut ids = DomainIds::default();
+    for d in &domains {
+        ids.assign(&d.name);
+    }
+    table.apply(RouteUpdate::Snapshot { domains }).unwrap();
+    desired(&me(), &table, locals, &ids)
+}
+
+#[test]
+fn each_kind_of_peer_gets_its_way() {
+    let members = vec![
+        member("own", "10.2.0.1", "s1/n1", Some("172.16.0.1")),
+        member("same-node", "10.2.0.2", "s1/n1", Some("172.16.0.2")),
+        member("same-site", "10.2.0.3", "s1/n2", Some("172.16.0.3")),
+        member("no-address", "10.2.0.4", "s1/n2", None),
+        // The same real address as same-site's, in another site: it must not count here.
+        member("far", "10.2.0.5", "s2/n1", Some("172.16.0.3")),
+    ];
+    let locals = [local("own", "d", 11), local("same-node", "d", 12)];
+    let mut routes = domain("d", "10.2.0.0/24", members);
+    let got = world(vec![routes.clone()], &locals);
+    let id = DomainId(1);
+    let cases = [
+        ("10.2.0.1", Some(Way::Direct { real: ip("172.16.0.1"), netns: Some(11) })),
+        ("10.2.0.2", Some(Way::Direct { real: ip("172.16.0.2"), netns: Some(12) })),
+        ("10.2.0.3", Some(Way::Direct { real: ip("172.16.0.3"), netns: None })),
+        ("10.2.0.4", Some(Way::Relay { netns: None })),
+        ("10.2.0.5", Some(Way::Relay { netns: None })),
+        ("10.2.0.6", None),
+    ];
+    for (vip, way) in cases {
+        assert_eq!(got.vips.get(&(id, ip(vip))).copied(), way, "{vip}");
+    }
+    assert_eq!(got.reals.get(&(id, ip("172.16.0.3"))), Some(&ip("10.2.0.3")));
+    assert_eq!(got.pods.get(&11).unwrap().vip, ip("10.2.0.1"));
+
+    routes.encrypt_within_site = true;
+    let sealed = world(vec![routes], &locals);
+    assert!(sealed.vips.values().all(|w| matches!(w, Way::Relay { .. })) && sealed.reals.is_empty());
+}
+
+#[test]
+fn two_domains_with_the_same_addresses_do_not_meet() {
+    let got = world(
+        vec![
+            domain("a", "10.2.0.0/24", vec![
+                member("a1", "10.2.0.1", "s1/n1", Some("172.16.0.1")),
+                member("a2", "10.2.0.2", "s2/n1", None),
+            ]),
+            domain("b", "10.2.0.0/24", vec![
+                member("b1", "10.2.0.1", "s1/n1", Some("172.16.0.9")),
+                member("b2", "10.2.0.2", "s1/n2", Some("172.16.0.8")),
+            ]),
+        ],
+        &[local("a1", "a", 1), local("b1", "b", 2)],
+    );
+    let peer = ip("10.2.0.2");
+    assert_eq!(got.vips.get(&(DomainId(1), peer)), Some(&Way::Relay { netns: None }));
+    assert!(matches!(got.vips.get(&(DomainId(2), peer)), Some(Way::Direct { .. })));
+    assert_eq!(got.pods.get(&1).unwrap().domain, DomainId(1));
+    assert_eq!(got.pods.get(&2).unwrap().domain, DomainId(2));
+}
+
+#[test]
+fn a_domain_without_a_pod_here_leaves_nothing_in_the_kernel() {
+    let members = vec![member("x", "10.2.0.1", "s1/n2", Some("172.16.0.1"))];
+    let got = world(vec![domain("d", "10.2.0.0/24", members)], &[local("other", "d", 1)]);
+    assert_eq!(got, Desired::default());
+}
+
+#[test]
+fn a_pod_whose_route_says_another_node_is_not_in_the_maps() {
+    let members = vec![member("x", "10.2.0.1", "s1/n2", None)];
+    let got = world(vec![domain("d", "10.2.0.0/24", members)], &[local("x", "d", 1)]);
+    assert!(got.pods.is_empty() && got.vips.is_empty());
+}
+
+#[test]
+fn a_shared_real_address_names_nobody() {
+    let members = vec![
+        member("own", "10.2.0.1", "s1/n1", Some("172.16.0.1")),
+        member("h1", "10.2.0.2", "s1/n2", Some("172.16.0.2")),
+        member("h2", "10.2.0.3", "s1/n2", Some("172.16.0.2")),
+        member("h3", "10.2.0.4", "s1/n2", Some("172.16.0.2")),
+    ];
+    let got = world(vec![domain("d", "10.2.0.0/24", members)], &[local("own", "d", 1)]);
+    assert_eq!(got.reals.keys().map(|k| k.1).collect::<Vec<_>>(), [ip("172.16.0.1")]);
+    assert_eq!(got.vips.len(), 4);
+}
+
+#[test]
+fn a_pod_enters_after_its_peers_and_leaves_before_them() {
+    let members = vec![
+        member("own", "10.2.0.1", "s1/n1", Some("172.16.0.1")),
+        member("far", "10.2.0.2", "s2/n1", None),
+    ];
+    let full = world(vec![domain("d", "10.2.0.0/24", members)], &[local("own", "d", 7)]);
+    let up = diff(&Desired::default(), &full);
+    let pod = up.iter().position(|o| matches!(o, Op::PutPod(..))).unwrap();
+    let last_vip = up.iter().rposition(|o| matches!(o, Op::PutVip(..))).unwrap();
+    assert!(last_vip < pod);
+    let down = diff(&full, &Desired::default());
+    assert_eq!(down.first(), Some(&Op::DeletePod(7)));
+}
+
+#[test]
+fn ids_are_stable_and_never_zero() {
+    let mut ids = DomainIds::default();
+    let (a, b) = ("a".parse().unwrap(), "b".parse().unwrap());
+    assert_eq!((ids.assign(&b), ids.assign(&a), ids.assign(&b)), (DomainId(1), DomainId(2), DomainId(1)));
+    assert_eq!(ids.name(DomainId(2)), Some(&a));
+}
+
+fn any_world() -> impl Strategy<Value = Desired> {
+    let m = (1u8..6, 0u8..3, proptest::option::of(1u8..5));
+    (prop::collection::btree_map("[a-e]", m, 0..5), any::<bool>(), 0usize..5).prop_map(
+        |(members, sealed, locals)| {
+            let members: Vec<_> = members
+                .into_iter()
+                .map(|(uid, (v, n, l))| {
+                    let real = l.map(|l| format!("172.16.0.{l}"));
+                    member(&uid, &format!("10.2.0.{v}"), ["s1/n1", "s1/n2", "s2/n1"][n as usize], real.as_deref())
+                })
+                .collect();
+            let locals: Vec<_> = members
+                .iter()
+                .take(locals)
+                .enumerate()
+                .map(|(i, m)| local(&m.uid, "d", i as u64))
+                .collect();
+            let mut d = domain("d", "10.2.0.0/24", members);
+            d.encrypt_within_site = sealed;
+            world(vec![d], &locals)
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn carrying_out_the_difference_leads_to_the_new_state(a in any_world(), b in any_world()) {
+        let mut state = a.clone();
+        for op in diff(&a, &b) {
+            state.note(&op);
+        }
+        // Names are left in the file of a pod that is gone; detaching removes them.
+        state.hosts.retain(|uid, _| b.hosts.contains_key(uid));
+        prop_assert_eq!(state, b);
+    }
+}

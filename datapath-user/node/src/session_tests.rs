@@ -1,0 +1,137 @@
+use std::net::IpAddr;
+
+use axum::http::Request;
+use control_api::ids::{DomainName, NodeRef};
+use control_identity::session::SessionState;
+use datapath_relay::{BoxFuture, Lane, Paths, RelayConfig};
+use http_body_util::BodyExt as _;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tower::ServiceExt as _;
+
+use super::*;
+use crate::{
+    kernel::fake::Fake,
+    node::Core,
+    plan::table::tests::{domain, member},
+};
+
+struct Nowhere;
+
+impl Paths for Nowhere {
+    fn dial<'a>(
+        &'a self,
+        _: &'a DomainName,
+        _: &'a NodeRef,
+        _: Lane,
+    ) -> BoxFuture<'a, std::io::Result<Path>> {
+        Box::pin(async { Err(std::io::Error::other("no way")) })
+    }
+}
+
+struct Node {
+    app: Router,
+    keeper: Keeper,
+    _task: AbortOnDropHandle<()>,
+    _dir: tempfile::TempDir,
+}
+
+fn node() -> Node {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, session) = tokio::sync::watch::channel(SessionState::Connected);
+    let core = Core::build(
+        RelayConfig::new("s1/n1".parse().unwrap()),
+        dir.path(),
+        Arc::new(Fake::default()),
+        Arc::new(Nowhere),
+        session,
+    )
+    .unwrap();
+    let Core { keeper, task, relay, observer } = core;
+    let task = AbortOnDropHandle::new(tokio::spawn(task.run(CancellationToken::new())));
+    let tracker = TaskTracker::new();
+    let app = router(keeper.clone(), relay, observer, "127.0.0.1:1", tracker);
+    Node { app, keeper, _task: task, _dir: dir }
+}
+
+async fn call(app: &Router, path: &str, body: impl Into<Body>) -> (StatusCode, String) {
+    let request = Request::post(path)
+        .header("content-type", "application/json")
+        .body(body.into())
+        .unwrap();
+    let answer = app.clone().oneshot(request).await.unwrap();
+    let status = answer.status();
+    let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(bytes.to_vec()).unwrap())
+}
+
+fn lines(updates: &[RouteUpdate]) -> String {
+    updates.iter().map(|u| serde_json::to_string(u).unwrap() + "\n").collect()
+}
+
+fn snapshot() -> RouteUpdate {
+    let members = vec![member("a", "10.2.0.1", "s1/n1", None), member("b", "10.2.0.2", "s2/n1", None)];
+    RouteUpdate::Snapshot { domains: vec![domain("d", "10.2.0.0/24", members)] }
+}
+
+#[tokio::test]
+async fn routes_arrive_in_order_however_the_stream_is_cut_into_pieces() {
+    let node = node();
+    let gone = RouteUpdate::MemberGone { domain: "d".parse().unwrap(), uid: "b".into() };
+    let text = lines(&[snapshot(), RouteUpdate::KeepAlive, gone]);
+    let pieces: Vec<Result<Vec<u8>, std::io::Error>> =
+        text.as_bytes().chunks(7).map(|c| Ok(c.to_vec())).collect();
+    let body = Body::from_stream(futures::stream::iter(pieces));
+    let (status, text) = call(&node.app, machine::ROUTES, body).await;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    let view = node.keeper.view();
+    let d = view.table.domain(&"d".parse().unwrap()).unwrap();
+    let at = |ip: &str| d.holder(ip.parse::<IpAddr>().unwrap()).is_some();
+    assert!(at("10.2.0.1") && !at("10.2.0.2"));
+}
+
+#[tokio::test]
+async fn a_stream_that_does_not_begin_with_a_snapshot_or_falls_out_of_step_ends() {
+    let node = node();
+    let (status, text) =
+        call(&node.app, machine::ROUTES, lines(&[RouteUpdate::KeepAlive])).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(text.contains("snapshot"), "{text}");
+    let stray = RouteUpdate::MemberGone { domain: "other".parse().unwrap(), uid: "x".into() };
+    let (status, text) = call(&node.app, machine::ROUTES, lines(&[snapshot(), stray])).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+    assert!(text.contains("out-of-step"), "{text}");
+    let (status, _) = call(&node.app, machine::ROUTES, "{\"type\":\"nonsense\"}\n").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn only_a_peer_with_a_pod_in_the_domain_is_dialled() {
+    let node = node();
+    call(&node.app, machine::ROUTES, lines(&[snapshot()])).await;
+    let request = |peer: &str| {
+        serde_json::json!({"domain": "d", "peer": peer, "lane": "bulk",
+            "ticket": {"ticket": "ab".repeat(32)}})
+        .to_string()
+    };
+    assert_eq!(call(&node.app, machine::DIAL, request("s9/n9")).await.0, StatusCode::FORBIDDEN);
+    assert_eq!(call(&node.app, machine::DIAL, request("s2/n1")).await.0, StatusCode::ACCEPTED);
+}
+
+#[tokio::test]
+async fn a_probe_names_the_first_hop_that_fails() {
+    let node = node();
+    let probe = |to: &str| {
+        serde_json::json!({"domain": "d", "from": "a", "to": to, "port": 80}).to_string()
+    };
+    let last = |text: &str| {
+        let report: ProbeReport = serde_json::from_str(text).unwrap();
+        report.hops.last().unwrap().clone()
+    };
+    let (_, text) = call(&node.app, machine::PROBE, probe("b")).await;
+    assert_eq!((last(&text).hop.as_str(), last(&text).ok), ("policy", false));
+    call(&node.app, machine::ROUTES, lines(&[snapshot()])).await;
+    let (_, text) = call(&node.app, machine::PROBE, probe("nobody")).await;
+    assert!(last(&text).detail.contains("nobody"), "{text}");
+    let (_, text) = call(&node.app, machine::PROBE, probe("b")).await;
+    assert_eq!(last(&text).hop, "attachment", "{text}");
+}
