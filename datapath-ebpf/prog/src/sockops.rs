@@ -2,7 +2,6 @@
 //! hash of listeners bound to a VIP alone, and the life of direct connections.
 
 use aya_ebpf::{
-    EbpfContext as _,
     helpers::{bpf_ktime_get_ns, generated::bpf_sk_storage_get},
     macros::sock_ops,
     programs::SockOpsContext,
@@ -10,9 +9,7 @@ use aya_ebpf::{
 
 use crate::{
     address::{get6, is_v4, mapped},
-    layout::{
-        Dest, DirectFlow, Ip, Listener, NAME_VIP, STATE_ESTABLISHED, STATE_SYN_SENT,
-    },
+    layout::{Dest, DirectFlow, Ip, Listener, NAME_VIP, STATE_ESTABLISHED, STATE_SYN_SENT},
     maps::{ASKED, FLOWS, VIP_LISTENERS, cookie, count_listener, netns, pod, vip_of},
     name::face,
 };
@@ -101,7 +98,8 @@ fn connecting(ctx: &SockOpsContext) {
         srtt_us: 0,
         pad: 0,
     };
-    flow.real = if is_v4(&asked.ip) { mapped(ctx.remote_ip4()) } else { get6!((*ctx.ops).remote_ip6) };
+    flow.real =
+        if is_v4(&asked.ip) { mapped(ctx.remote_ip4()) } else { get6!((*ctx.ops).remote_ip6) };
     // A name that fell out of REAL meanwhile is no reason to hide the flow, only a stale VIP is.
     if vip_of(pod.domain, flow.real).is_none() {
         return;
@@ -128,5 +126,4 @@ fn changed(ctx: &SockOpsContext) {
         }
         _ => {}
     }
-    let _ = ctx.as_ptr();
 }

@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::{AsRawFd as _, BorrowedFd},
 };
 
@@ -17,7 +17,7 @@ use rtnetlink::{
         RouteNetlinkMessage,
         address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage},
         link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkInfo, LinkMessage},
-        route::{RouteMessage, RouteScope, RouteType},
+        route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
     },
     sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE},
 };
@@ -255,8 +255,8 @@ impl Netlink {
     /// The gateway is unreachable, or the kernel refuses.
     pub fn set_default_route(&mut self, gateway: IpAddr) -> Result<(), NetlinkError> {
         let message = match gateway {
-            IpAddr::V4(v4) => RouteMessageBuilder::<std::net::Ipv4Addr>::new().gateway(v4).build(),
-            IpAddr::V6(v6) => RouteMessageBuilder::<std::net::Ipv6Addr>::new().gateway(v6).build(),
+            IpAddr::V4(v4) => RouteMessageBuilder::<Ipv4Addr>::new().gateway(v4).build(),
+            IpAddr::V6(v6) => RouteMessageBuilder::<Ipv6Addr>::new().gateway(v6).build(),
         };
         self.set_route(&format!("default via {gateway}"), message)
     }
@@ -272,21 +272,26 @@ impl Netlink {
         prefix_length: u8,
         source: IpAddr,
     ) -> Result<(), NetlinkError> {
-        let message = self.local_route(network, prefix_length, source)?;
+        if network.is_ipv4() != source.is_ipv4() {
+            return Err(NetlinkError::Family(network, source));
+        }
+        let mut message = self.local_route("lo", network, prefix_length)?;
+        message.attributes.push(RouteAttribute::PrefSource(source.into()));
         self.set_route(&format!("local {network}/{prefix_length}"), message)
     }
 
-    /// Takes that route away; whether there was one.
+    /// Takes a local route of interface `name` away, whoever made it; whether there was one.
     ///
     /// # Errors
-    /// Families differ, or the kernel refuses.
+    /// There is no such interface, or the kernel refuses.
     pub fn delete_local_route(
         &mut self,
+        name: &str,
         network: IpAddr,
         prefix_length: u8,
-        source: IpAddr,
     ) -> Result<bool, NetlinkError> {
-        let message = self.local_route(network, prefix_length, source)?;
+        let mut message = self.local_route(name, network, prefix_length)?;
+        message.header.protocol = RouteProtocol::Unspec;
         let object = format!("local {network}/{prefix_length}");
         match self.request(("delete", &object), RouteNetlinkMessage::DelRoute(message), NLM_F_ACK) {
             Ok(_) => Ok(true),
@@ -297,34 +302,27 @@ impl Netlink {
 
     fn local_route(
         &mut self,
+        name: &str,
         network: IpAddr,
         prefix_length: u8,
-        source: IpAddr,
     ) -> Result<RouteMessage, NetlinkError> {
         const LOCAL_TABLE: u32 = 255;
-        let lo = self.existing("lo")?;
-        match (network, source) {
-            (IpAddr::V4(network), IpAddr::V4(source)) => {
-                Ok(RouteMessageBuilder::<std::net::Ipv4Addr>::new()
-                    .destination_prefix(network, prefix_length)
-                    .pref_source(source)
-                    .output_interface(lo)
-                    .kind(RouteType::Local)
-                    .scope(RouteScope::Host)
-                    .table_id(LOCAL_TABLE)
-                    .build())
-            }
-            (IpAddr::V6(network), IpAddr::V6(source)) => {
-                Ok(RouteMessageBuilder::<std::net::Ipv6Addr>::new()
-                    .destination_prefix(network, prefix_length)
-                    .pref_source(source)
-                    .output_interface(lo)
-                    .kind(RouteType::Local)
-                    .table_id(LOCAL_TABLE)
-                    .build())
-            }
-            (network, source) => Err(NetlinkError::Family(network, source)),
-        }
+        let index = self.existing(name)?;
+        Ok(match network {
+            IpAddr::V4(network) => RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(network, prefix_length)
+                .output_interface(index)
+                .kind(RouteType::Local)
+                .scope(RouteScope::Host)
+                .table_id(LOCAL_TABLE)
+                .build(),
+            IpAddr::V6(network) => RouteMessageBuilder::<Ipv6Addr>::new()
+                .destination_prefix(network, prefix_length)
+                .output_interface(index)
+                .kind(RouteType::Local)
+                .table_id(LOCAL_TABLE)
+                .build(),
+        })
     }
 
     fn set_route(&mut self, object: &str, message: RouteMessage) -> Result<(), NetlinkError> {
@@ -388,12 +386,11 @@ impl Netlink {
 
 fn address_message(index: u32, address: IpAddr, prefix_length: u8) -> AddressMessage {
     match address {
-        IpAddr::V4(v4) => AddressMessageBuilder::<std::net::Ipv4Addr>::new()
-            .index(index)
-            .address(v4, prefix_length)
-            .build(),
+        IpAddr::V4(v4) => {
+            AddressMessageBuilder::<Ipv4Addr>::new().index(index).address(v4, prefix_length).build()
+        }
         IpAddr::V6(v6) => {
-            let mut message = AddressMessageBuilder::<std::net::Ipv6Addr>::new()
+            let mut message = AddressMessageBuilder::<Ipv6Addr>::new()
                 .index(index)
                 .address(v6, prefix_length)
                 .build();

@@ -22,7 +22,7 @@ impl VipInterface {
     /// # Errors
     /// The kernel has neither dummy, bridge nor ifb links, or refuses.
     pub fn ensure(&self, netns: BorrowedFd<'_>) -> Result<(), NetlinkError> {
-        let host = if self.vip.is_ipv4() { 32 } else { 128 };
+        let host = self.host();
         let mut netlink = Netlink::in_netns(netns)?;
         if netlink.index(&self.name)?.is_none() {
             self.add_link(&mut netlink)?;
@@ -30,7 +30,15 @@ impl VipInterface {
         netlink.set_up("lo")?;
         netlink.set_up(&self.name)?;
         netlink.add_address(&self.name, self.vip, host)?;
+        // The kernel's own route to the address names this interface, and packets that the pod sends to itself then seem to
+        // have come in by it. With `lo` in its place the guard can tell them from a neighbour's by one number.
+        netlink.set_local_route(self.vip, host, self.vip)?;
+        netlink.delete_local_route(&self.name, self.vip, host)?;
         netlink.set_local_route(self.network, self.prefix_length, self.vip)
+    }
+
+    const fn host(&self) -> u8 {
+        if self.vip.is_ipv4() { 32 } else { 128 }
     }
 
     fn add_link(&self, netlink: &mut Netlink) -> Result<(), NetlinkError> {
@@ -52,7 +60,8 @@ impl VipInterface {
     /// The kernel refuses.
     pub fn remove(&self, netns: BorrowedFd<'_>) -> Result<(), NetlinkError> {
         let mut netlink = Netlink::in_netns(netns)?;
-        netlink.delete_local_route(self.network, self.prefix_length, self.vip)?;
+        netlink.delete_local_route("lo", self.network, self.prefix_length)?;
+        netlink.delete_local_route("lo", self.vip, self.host())?;
         netlink.delete_link(&self.name).map(drop)
     }
 }
