@@ -46,7 +46,11 @@ pub enum SocketError {
     #[error("{path} exists and is not a socket")]
     NotASocket { path: PathBuf },
     #[error("cannot listen on {path}")]
-    Io { path: PathBuf, #[source] source: io::Error },
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
 }
 
 /// Binds the socket with mode 0600; a dead one left by an earlier process is replaced.

@@ -8,8 +8,8 @@ use tower::ServiceExt as _;
 
 use super::*;
 use crate::{
-    kernel::fake::Fake,
     keeper::{LocalPod, Task},
+    kernel::fake::Fake,
     landing::Open,
     plan::table::tests::{domain, member},
 };
@@ -35,6 +35,7 @@ impl Open for Nothing {
     ) {
         crate::landing::reset(stream);
     }
+    fn closed(&self, _: &LocalPod) {}
 }
 
 struct Node {
@@ -98,8 +99,12 @@ impl Node {
             hosts: Some(self.hosts()),
             timeout_ms,
         };
-        self.call("PUT", &format!("/v1/attachments/{uid}"), serde_json::to_string(&request).unwrap())
-            .await
+        self.call(
+            "PUT",
+            &format!("/v1/attachments/{uid}"),
+            serde_json::to_string(&request).unwrap(),
+        )
+        .await
     }
 
     async fn call(&self, method: &str, path: &str, body: String) -> (StatusCode, String) {
@@ -191,7 +196,11 @@ async fn bad_requests_are_refused_with_what_is_wrong() {
     let cases = [
         (r#"{"domain":"D!","netns":"/x","timeoutMs":1}"#, StatusCode::BAD_REQUEST, "bad-request"),
         (r#"{"domain":"d","netns":"/x","timeoutMs":1,"x":1}"#, StatusCode::BAD_REQUEST, "x"),
-        (r#"{"domain":"d","netns":"/nowhere","timeoutMs":1}"#, StatusCode::UNPROCESSABLE_ENTITY, "/nowhere"),
+        (
+            r#"{"domain":"d","netns":"/nowhere","timeoutMs":1}"#,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "/nowhere",
+        ),
     ];
     for (body, status, word) in cases {
         let (got, text) = node.call("PUT", "/v1/attachments/a", body.to_owned()).await;
@@ -216,7 +225,9 @@ async fn a_failing_step_leaves_nothing_behind() {
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "{text}");
         {
             let state = node.kernel.state.lock().unwrap();
-            assert!(state.joined.is_empty() && state.maps.pods.is_empty() && state.maps.vips.is_empty());
+            assert!(
+                state.joined.is_empty() && state.maps.pods.is_empty() && state.maps.vips.is_empty()
+            );
         }
         assert_eq!(fs::read_to_string(node.hosts()).unwrap(), "127.0.0.1 localhost\n");
         node.kernel.state.lock().unwrap().broken.clear();

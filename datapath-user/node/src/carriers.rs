@@ -114,17 +114,14 @@ impl Paths for HubPaths {
     ) -> BoxFuture<'a, io::Result<Path>> {
         let (client, relay) = (self.client.clone(), self.relay.clone());
         let request = CarrierRequest { domain: domain.clone(), peer: peer.clone(), lane };
-        let work = AbortOnDropHandle::new(self.runtime.spawn(async move {
-            let ticket: CarrierTicket = client
-                .post(hub::CARRIERS, &request)
-                .await
-                .map_err(|source| PairError::Ticket {
-                    domain: request.domain,
-                    peer: request.peer,
-                    source,
-                })?;
-            pair(&relay, &ticket).await?.into_std()
-        }));
+        let work =
+            AbortOnDropHandle::new(self.runtime.spawn(async move {
+                let ticket: CarrierTicket =
+                    client.post(hub::CARRIERS, &request).await.map_err(|source| {
+                        PairError::Ticket { domain: request.domain, peer: request.peer, source }
+                    })?;
+                pair(&relay, &ticket).await?.into_std()
+            }));
         Box::pin(async move { work.await.map_err(io::Error::other)?.map(Path::hub) })
     }
 }

@@ -2,12 +2,12 @@
 //! sent, and the hub's certificate for it, renewed at half life.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use control_api::{
-    ids::DomainName,
+    ids::{DomainName, NodeRef},
     session::{DomainCertificateRequest, DomainCertificateResponse, hub},
 };
 use control_identity::client::{CallError, Client};
@@ -25,10 +25,20 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     #[error("cannot make or read a key for Domain {domain}")]
-    Key { domain: DomainName, #[source] source: ssh_key::Error },
+    Key {
+        domain: DomainName,
+        #[source]
+        source: ssh_key::Error,
+    },
     #[error("the hub gives no certificate for Domain {domain}")]
-    Call { domain: DomainName, #[source] source: CallError },
-    #[error("the certificate for Domain {domain} has expired already; is this machine's clock right?")]
+    Call {
+        domain: DomainName,
+        #[source]
+        source: CallError,
+    },
+    #[error(
+        "the certificate for Domain {domain} has expired already; is this machine's clock right?"
+    )]
     Expired { domain: DomainName },
     #[error(transparent)]
     Relay(#[from] RelayError),
@@ -37,6 +47,8 @@ pub enum CertificateError {
 /// A Domain's certificate authority in use, and when to act next.
 struct Held {
     ca: String,
+    /// The other nodes with pods in the Domain.
+    peers: BTreeSet<NodeRef>,
     due: Instant,
     retry: Duration,
 }
@@ -85,7 +97,8 @@ impl Certificates {
         }
     }
 
-    /// Enters new Domains (and new authorities) as due at once; drops the ones that left.
+    /// Enters new Domains (and new authorities) as due at once; drops the ones that left, and
+    /// cuts off nodes that have no pod in a Domain any more.
     fn follow(&self, held: &mut BTreeMap<DomainName, Held>) {
         let view = self.keeper.view();
         held.retain(|name, _| {
@@ -98,9 +111,15 @@ impl Certificates {
         for domain in view.active() {
             let entry = held.entry(domain.name.clone()).or_insert_with(|| Held {
                 ca: String::new(),
+                peers: BTreeSet::new(),
                 due: Instant::now(),
                 retry: FIRST_RETRY,
             });
+            let peers: BTreeSet<NodeRef> = domain.members().map(|m| m.node.clone()).collect();
+            for gone in entry.peers.difference(&peers) {
+                self.relay.drop_peer(&domain.name, gone);
+            }
+            entry.peers = peers;
             if entry.ca != domain.ssh_ca {
                 domain.ssh_ca.clone_into(&mut entry.ca);
                 entry.due = Instant::now();

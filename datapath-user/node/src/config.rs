@@ -69,7 +69,11 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read {path}")]
-    Read { path: PathBuf, #[source] source: io::Error },
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("configuration file {path}: {source}")]
     File { path: PathBuf, source: toml::de::Error },
     #[error("--server is missing (or RLARK_SERVER, or server in the configuration file)")]
@@ -79,10 +83,16 @@ pub enum ConfigError {
     #[error("--name (the host name if not given)")]
     Name(#[source] NameError),
     #[error("the token in {path}")]
-    Token { path: PathBuf, #[source] source: NotAToken },
+    Token {
+        path: PathBuf,
+        #[source]
+        source: NotAToken,
+    },
     #[error("--hub-relay: {text:?} is not HOST:PORT")]
     HubRelay { text: String },
-    #[error("--metrics-address {address} is not on loopback; metrics are served without authentication")]
+    #[error(
+        "--metrics-address {address} is not on loopback; metrics are served without authentication"
+    )]
     Metrics { address: SocketAddr },
 }
 
@@ -226,8 +236,7 @@ mod tests {
             (&["--metrics-address", "0.0.0.0:9090"], "--metrics-address"),
         ];
         for (words, part) in cases {
-            let words =
-                if words.is_empty() { vec![] } else { [&server[..], words].concat() };
+            let words = if words.is_empty() { vec![] } else { [&server[..], words].concat() };
             let e = resolve(&words).unwrap_err();
             assert!(e.to_string().contains(part), "{e}");
         }

@@ -10,8 +10,8 @@ use control_api::ids::{DomainName, NodeRef};
 use datapath_relay::{BoxFuture, Deliver, Reason};
 
 use crate::{
-    kernel::Kernel,
     keeper::{Keeper, View},
+    kernel::Kernel,
     refusals::Refusals,
 };
 
@@ -107,8 +107,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        kernel::Join,
         keeper::LocalPod,
+        kernel::Join,
         plan::{
             desired::{DomainId, Pod},
             table::tests::{domain, member},
@@ -169,8 +169,7 @@ mod tests {
         ];
         for (d, peer, src, dst, want) in cases {
             let at = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 80);
-            let got =
-                check(&view, &d.parse().unwrap(), &peer.parse().unwrap(), at(src), at(dst));
+            let got = check(&view, &d.parse().unwrap(), &peer.parse().unwrap(), at(src), at(dst));
             assert_eq!(got, want, "{d} {peer} {src} {dst}");
         }
     }

@@ -69,7 +69,10 @@ fn a_pod_keeps_its_own_names_while_its_predecessor_fades() {
 #[test]
 fn a_pod_name_cannot_smuggle_in_a_line() {
     let text = section_of(
-        vec![named("a", "10.2.0.1", "s1/n1", "a"), named("b", "10.2.0.2", "s2/n1", "x\n6.6.6.6 bank")],
+        vec![
+            named("a", "10.2.0.1", "s1/n1", "a"),
+            named("b", "10.2.0.2", "s2/n1", "x\n6.6.6.6 bank"),
+        ],
         "a",
     );
     assert_eq!(text.lines().count(), 1);

@@ -59,9 +59,7 @@ impl View {
 
     /// The Domains that have a pod here.
     pub fn active(&self) -> impl Iterator<Item = &Arc<Domain>> {
-        self.table
-            .domains()
-            .filter(|d| self.pods.values().any(|p| p.attached.domain == d.name))
+        self.table.domains().filter(|d| self.pods.values().any(|p| p.attached.domain == d.name))
     }
 }
 
@@ -69,8 +67,15 @@ impl View {
 #[derive(Debug)]
 pub enum Command {
     Update(RouteUpdate, oneshot::Sender<Result<(), Vec<UpdateError>>>),
-    Attach { uid: String, request: AttachRequest, reply: oneshot::Sender<Result<Attached, Refusal>> },
-    Detach { uid: String, reply: oneshot::Sender<()> },
+    Attach {
+        uid: String,
+        request: AttachRequest,
+        reply: oneshot::Sender<Result<Attached, Refusal>>,
+    },
+    Detach {
+        uid: String,
+        reply: oneshot::Sender<()>,
+    },
 }
 
 /// The handle. Cheap to clone; useless once the task has ended (all calls then refuse).

@@ -26,13 +26,30 @@ use crate::plan::{
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     #[error("network namespace {path}")]
-    Netns { path: PathBuf, #[source] source: Cause },
+    Netns {
+        path: PathBuf,
+        #[source]
+        source: Cause,
+    },
     #[error("pod {uid}: {step}")]
-    Pod { uid: String, step: &'static str, #[source] source: Cause },
+    Pod {
+        uid: String,
+        step: &'static str,
+        #[source]
+        source: Cause,
+    },
     #[error("map {map}")]
-    Map { map: &'static str, #[source] source: Cause },
+    Map {
+        map: &'static str,
+        #[source]
+        source: Cause,
+    },
     #[error("{what}")]
-    Probe { what: String, #[source] source: Cause },
+    Probe {
+        what: String,
+        #[source]
+        source: Cause,
+    },
 }
 
 /// The cause below, of whichever mechanism.

@@ -12,6 +12,9 @@ pub trait Open: Send + Sync + 'static {
     /// Must not block. `from` is the pod's end, `to` the peer's VIP and port. To refuse, reset the
     /// stream ([`reset`]).
     fn open(&self, pod: &Arc<LocalPod>, from: SocketAddr, to: SocketAddr, stream: TcpStream);
+
+    /// The pod has left its Domain (or its address): its flows end. Must not block.
+    fn closed(&self, pod: &LocalPod);
 }
 
 /// How long to wait when the process is out of descriptors; the backlog holds the callers.

@@ -62,11 +62,19 @@ pub enum NodeError {
     #[error("the data directory")]
     Persist(#[from] PersistError),
     #[error("cannot make the data directory {path}")]
-    DataDir { path: PathBuf, #[source] source: io::Error },
+    DataDir {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("the relay")]
     Relay(#[from] RelayError),
     #[error("metrics cannot be served on {address}")]
-    Metrics { address: std::net::SocketAddr, #[source] source: io::Error },
+    Metrics {
+        address: std::net::SocketAddr,
+        #[source]
+        source: io::Error,
+    },
     #[error("{part} ended, so the node was stopped")]
     Part { part: &'static str },
 }
@@ -99,11 +107,8 @@ impl Core {
     ) -> Result<Self, NodeError> {
         let (keeper, inbox) = Keeper::new(relay_config.node.clone());
         let refusals = Arc::new(Mutex::new(Refusals::default()));
-        let delivery = Arc::new(Delivery::new(
-            keeper.clone(),
-            Arc::clone(&kernel),
-            Arc::clone(&refusals),
-        ));
+        let delivery =
+            Arc::new(Delivery::new(keeper.clone(), Arc::clone(&kernel), Arc::clone(&refusals)));
         let deliver: Arc<dyn Deliver> = Arc::<Delivery>::clone(&delivery);
         let relay = Relay::new(relay_config, deliver, paths)?;
         let local = LocalFlows::default();
@@ -147,8 +152,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), NodeErro
     let client = identity.http_client();
     let paths = HubPaths::new(client.clone(), config.hub_relay.clone(), Handle::current());
     let relay_config = RelayConfig::new(identity.machine().clone());
-    let core =
-        Core::build(relay_config, &data_dir, Arc::new(machine), Arc::new(paths), session)?;
+    let core = Core::build(relay_config, &data_dir, Arc::new(machine), Arc::new(paths), session)?;
     let parts = start(&config, core, socket, (identity, client, state), &stop).await?;
     supervise(parts, stop).await
 }

@@ -18,8 +18,8 @@ use tokio::sync::watch;
 
 use crate::{
     attach::Insight,
-    kernel::{DirectFlow, Kernel},
     keeper::{Keeper, LocalPod, View},
+    kernel::{DirectFlow, Kernel},
     local::LocalFlows,
     plan::table::Domain,
     refusals::Refusals,
@@ -54,8 +54,7 @@ impl Observer {
     pub fn all_flows(&self) -> Vec<Flow> {
         let view = self.keeper.view();
         let relayed = self.relay.flows().into_iter().map(|f| relayed(&view, f));
-        let direct =
-            self.kernel.direct_flows().into_iter().filter_map(|f| direct(&view, &f));
+        let direct = self.kernel.direct_flows().into_iter().filter_map(|f| direct(&view, &f));
         relayed.chain(self.local.list()).chain(direct).collect()
     }
 

@@ -93,4 +93,8 @@ impl Open for Opener {
             }
         }
     }
+
+    fn closed(&self, pod: &LocalPod) {
+        self.relay.drop_pod(&pod.attached.domain, pod.attached.vip);
+    }
 }

@@ -13,11 +13,23 @@ use serde::{Serialize, de::DeserializeOwned};
 #[derive(Debug, thiserror::Error)]
 pub enum PersistError {
     #[error("cannot read {path}")]
-    Read { path: PathBuf, #[source] source: io::Error },
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("cannot write {path}")]
-    Write { path: PathBuf, #[source] source: io::Error },
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("{path} does not hold what this version of rlark-node writes")]
-    Content { path: PathBuf, #[source] source: serde_json::Error },
+    Content {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
 }
 
 /// Reads the file; `None` if there is none.

@@ -54,10 +54,8 @@ fn node() -> Node {
 }
 
 async fn call(app: &Router, path: &str, body: impl Into<Body>) -> (StatusCode, String) {
-    let request = Request::post(path)
-        .header("content-type", "application/json")
-        .body(body.into())
-        .unwrap();
+    let request =
+        Request::post(path).header("content-type", "application/json").body(body.into()).unwrap();
     let answer = app.clone().oneshot(request).await.unwrap();
     let status = answer.status();
     let bytes = answer.into_body().collect().await.unwrap().to_bytes();
@@ -69,7 +67,8 @@ fn lines(updates: &[RouteUpdate]) -> String {
 }
 
 fn snapshot() -> RouteUpdate {
-    let members = vec![member("a", "10.2.0.1", "s1/n1", None), member("b", "10.2.0.2", "s2/n1", None)];
+    let members =
+        vec![member("a", "10.2.0.1", "s1/n1", None), member("b", "10.2.0.2", "s2/n1", None)];
     RouteUpdate::Snapshot { domains: vec![domain("d", "10.2.0.0/24", members)] }
 }
 
@@ -92,8 +91,7 @@ async fn routes_arrive_in_order_however_the_stream_is_cut_into_pieces() {
 #[tokio::test]
 async fn a_stream_that_does_not_begin_with_a_snapshot_or_falls_out_of_step_ends() {
     let node = node();
-    let (status, text) =
-        call(&node.app, machine::ROUTES, lines(&[RouteUpdate::KeepAlive])).await;
+    let (status, text) = call(&node.app, machine::ROUTES, lines(&[RouteUpdate::KeepAlive])).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(text.contains("snapshot"), "{text}");
     let stray = RouteUpdate::MemberGone { domain: "other".parse().unwrap(), uid: "x".into() };

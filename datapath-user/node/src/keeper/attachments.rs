@@ -69,9 +69,7 @@ impl Files {
         persist::store(&self.attachments, saved)
     }
 
-    pub(super) fn routes(
-        &self,
-    ) -> Result<Option<control_api::session::RouteUpdate>, PersistError> {
+    pub(super) fn routes(&self) -> Result<Option<control_api::session::RouteUpdate>, PersistError> {
         persist::load(&self.routes)
     }
 

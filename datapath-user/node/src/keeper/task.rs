@@ -252,6 +252,7 @@ impl Task {
     async fn fall(&mut self, uid: &str) {
         let Some(old) = self.standing.remove(uid) else { return };
         self.apply(&Op::DeletePod(old.join.cookie));
+        self.open.closed(&old.view);
         if let Err(e) = self.kernel.leave(old.join).await {
             tracing::warn!(pod = uid, error = chain(&e), "pod not taken down completely");
         }

@@ -279,8 +279,7 @@ impl Shared {
             io::ErrorKind::HostUnreachable => Denial::Unreachable,
             _ => return,
         };
-        let done =
-            self.datapath.remember_refusal(KernelDomain(domain.0), to, denial, REFUSAL_TTL);
+        let done = self.datapath.remember_refusal(KernelDomain(domain.0), to, denial, REFUSAL_TTL);
         if let Err(e) = done {
             tracing::debug!(%to, error = %e, "refusal not remembered");
         }

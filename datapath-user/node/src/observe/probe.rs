@@ -85,7 +85,8 @@ fn name(ends: &Ends) -> ProbeHop {
 }
 
 fn policy(ends: &Ends) -> ProbeHop {
-    let encrypted = if ends.domain.encrypt_within_site { ", encrypted within the site" } else { "" };
+    let encrypted =
+        if ends.domain.encrypt_within_site { ", encrypted within the site" } else { "" };
     let name = &ends.domain.name;
     hop("policy", true, format!("both are members of Domain {name}{encrypted}"))
 }

@@ -61,21 +61,31 @@ fn each_kind_of_peer_gets_its_way() {
 
     routes.encrypt_within_site = true;
     let sealed = world(vec![routes], &locals);
-    assert!(sealed.vips.values().all(|w| matches!(w, Way::Relay { .. })) && sealed.reals.is_empty());
+    assert!(
+        sealed.vips.values().all(|w| matches!(w, Way::Relay { .. })) && sealed.reals.is_empty()
+    );
 }
 
 #[test]
 fn two_domains_with_the_same_addresses_do_not_meet() {
     let got = world(
         vec![
-            domain("a", "10.2.0.0/24", vec![
-                member("a1", "10.2.0.1", "s1/n1", Some("172.16.0.1")),
-                member("a2", "10.2.0.2", "s2/n1", None),
-            ]),
-            domain("b", "10.2.0.0/24", vec![
-                member("b1", "10.2.0.1", "s1/n1", Some("172.16.0.9")),
-                member("b2", "10.2.0.2", "s1/n2", Some("172.16.0.8")),
-            ]),
+            domain(
+                "a",
+                "10.2.0.0/24",
+                vec![
+                    member("a1", "10.2.0.1", "s1/n1", Some("172.16.0.1")),
+                    member("a2", "10.2.0.2", "s2/n1", None),
+                ],
+            ),
+            domain(
+                "b",
+                "10.2.0.0/24",
+                vec![
+                    member("b1", "10.2.0.1", "s1/n1", Some("172.16.0.9")),
+                    member("b2", "10.2.0.2", "s1/n2", Some("172.16.0.8")),
+                ],
+            ),
         ],
         &[local("a1", "a", 1), local("b1", "b", 2)],
     );
@@ -132,7 +142,10 @@ fn a_pod_enters_after_its_peers_and_leaves_before_them() {
 fn ids_are_stable_and_never_zero() {
     let mut ids = DomainIds::default();
     let (a, b) = ("a".parse().unwrap(), "b".parse().unwrap());
-    assert_eq!((ids.assign(&b), ids.assign(&a), ids.assign(&b)), (DomainId(1), DomainId(2), DomainId(1)));
+    assert_eq!(
+        (ids.assign(&b), ids.assign(&a), ids.assign(&b)),
+        (DomainId(1), DomainId(2), DomainId(1))
+    );
     assert_eq!(ids.name(DomainId(2)), Some(&a));
 }
 
@@ -144,7 +157,12 @@ fn any_world() -> impl Strategy<Value = Desired> {
                 .into_iter()
                 .map(|(uid, (v, n, l))| {
                     let real = l.map(|l| format!("172.16.0.{l}"));
-                    member(&uid, &format!("10.2.0.{v}"), ["s1/n1", "s1/n2", "s2/n1"][n as usize], real.as_deref())
+                    member(
+                        &uid,
+                        &format!("10.2.0.{v}"),
+                        ["s1/n1", "s1/n2", "s2/n1"][n as usize],
+                        real.as_deref(),
+                    )
                 })
                 .collect();
             let locals: Vec<_> = members

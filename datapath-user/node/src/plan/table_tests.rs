@@ -34,13 +34,12 @@ fn name(n: &str) -> DomainName {
 #[test]
 fn a_vip_outside_the_domain_is_refused_and_the_rest_is_taken() {
     let mut t = RouteTable::default();
-    let members = vec![
-        member("a", "10.2.0.1", "s/n", None),
-        member("b", "10.3.0.1", "s/n", None),
-    ];
+    let members = vec![member("a", "10.2.0.1", "s/n", None), member("b", "10.3.0.1", "s/n", None)];
     let errors =
         t.apply(RouteUpdate::Snapshot { domains: vec![domain("d", "10.2.0.0/24", members)] });
-    assert!(matches!(&errors.unwrap_err()[..], [UpdateError::VipOutside { pod, .. }] if pod == "pod-b"));
+    assert!(
+        matches!(&errors.unwrap_err()[..], [UpdateError::VipOutside { pod, .. }] if pod == "pod-b")
+    );
     let d = t.domain(&name("d")).unwrap();
     assert!(d.member("a").is_some() && d.member("b").is_none());
 }
@@ -88,16 +87,13 @@ fn a_v4_mapped_address_is_the_v4_address() {
 fn any_update() -> impl Strategy<Value = RouteUpdate> {
     let d = prop_oneof![Just("x"), Just("y")];
     let uid = prop_oneof![Just("a"), Just("b"), Just("c"), Just("d")];
-    let mem = (uid.clone(), 1u8..5, 0u8..2).prop_map(|(u, v, n)| {
-        member(u, &format!("10.2.0.{v}"), &format!("s{n}/n"), None)
-    });
+    let mem = (uid.clone(), 1u8..5, 0u8..2)
+        .prop_map(|(u, v, n)| member(u, &format!("10.2.0.{v}"), &format!("s{n}/n"), None));
     prop_oneof![
         (d.clone(), mem.clone())
             .prop_map(|(d, m)| RouteUpdate::Member { domain: name(d), member: m }),
-        (d.clone(), uid).prop_map(|(d, u)| RouteUpdate::MemberGone {
-            domain: name(d),
-            uid: u.to_owned()
-        }),
+        (d.clone(), uid)
+            .prop_map(|(d, u)| RouteUpdate::MemberGone { domain: name(d), uid: u.to_owned() }),
         d.clone().prop_map(|d| RouteUpdate::DomainGone { name: name(d) }),
         (d, proptest::option::of(mem)).prop_map(|(d, m)| RouteUpdate::Domain {
             domain: domain(d, "10.2.0.0/24", m.into_iter().collect())
