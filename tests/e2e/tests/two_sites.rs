@@ -32,7 +32,7 @@ fn a_job_of_two_sites_survives_a_crash_of_the_server() -> Result<()> {
     let mut p = test_e2e::two_sites()?;
     let run = |p: &mut Product| -> Result<()> {
         // More data than the demo, so that the crash falls into the transfer.
-        let manifest = test_e2e::example()?.replace("\"128\"", "\"1024\"");
+        let manifest = test_e2e::example()?.replace("trajectory-mib=128", "trajectory-mib=1024");
         p.apply(&manifest)?;
         streaming(p, "two-sites")?;
         p.server.as_mut().map_or(Ok(()), test_kit::process::Process::kill)?;
