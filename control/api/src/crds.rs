@@ -199,3 +199,6 @@ fn embedded_metadata() -> JSONSchemaProps {
 pub fn names() -> Vec<String> {
     crds().into_iter().filter_map(|c| c.metadata.name).collect()
 }
+
+#[cfg(test)]
+mod tests;

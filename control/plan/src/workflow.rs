@@ -266,7 +266,7 @@ fn statuses(
                     phase: job_phase(job).or(Some(JobPhase::Pending)),
                     message: problem(job),
                 },
-                None => old.cloned().unwrap_or(WorkflowJobStatus {
+                None => old.cloned().unwrap_or_else(|| WorkflowJobStatus {
                     name: t.name.clone(),
                     ..WorkflowJobStatus::default()
                 }),

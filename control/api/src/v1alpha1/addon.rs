@@ -37,10 +37,10 @@ open_enum!(
     status = "AddonStatus",
     derive = "PartialEq",
     derive = "Default",
-    printcolumn(name = "Addon", type_ = "string", json_path = ".spec.addonName"),
-    printcolumn(name = "Version", type_ = "string", json_path = ".spec.version"),
-    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn = r#"{"name": "Addon", "type": "string", "jsonPath": ".spec.addonName"}"#,
+    printcolumn = r#"{"name": "Version", "type": "string", "jsonPath": ".spec.version"}"#,
+    printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AddonSpec {

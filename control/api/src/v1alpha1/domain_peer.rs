@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
     status = "DomainPeerStatus",
     derive = "PartialEq",
     derive = "Default",
-    printcolumn(name = "Domain", type_ = "string", json_path = ".metadata.name"),
-    printcolumn(name = "Prefix", type_ = "integer", json_path = ".spec.prefixLen"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn = r#"{"name": "Domain", "type": "string", "jsonPath": ".metadata.name"}"#,
+    printcolumn = r#"{"name": "Prefix", "type": "integer", "jsonPath": ".spec.prefixLen"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DomainPeerSpec {

@@ -32,17 +32,12 @@ open_enum!(
     status = "NodeStatus",
     derive = "PartialEq",
     derive = "Default",
-    printcolumn(name = "Agent", type_ = "string", json_path = ".spec.agentType"),
-    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
-    printcolumn(name = "Unschedulable", type_ = "boolean", json_path = ".spec.unschedulable"),
-    printcolumn(
-        name = "Version",
-        type_ = "string",
-        json_path = ".status.nodeInfo.agentVersion",
-        priority = 1
-    ),
-    printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason", priority = 1),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn = r#"{"name": "Agent", "type": "string", "jsonPath": ".spec.agentType"}"#,
+    printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase"}"#,
+    printcolumn = r#"{"name": "Unschedulable", "type": "boolean", "jsonPath": ".spec.unschedulable"}"#,
+    printcolumn = r#"{"name": "Version", "type": "string", "jsonPath": ".status.nodeInfo.agentVersion", "priority": 1}"#,
+    printcolumn = r#"{"name": "Reason", "type": "string", "jsonPath": ".status.reason", "priority": 1}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSpec {

@@ -34,13 +34,13 @@ open_enum!(
     status = "PodStatus",
     derive = "PartialEq",
     derive = "Default",
-    printcolumn(name = "Pod", type_ = "string", json_path = ".spec.podName"),
-    printcolumn(name = "Domain", type_ = "string", json_path = ".spec.domain"),
-    printcolumn(name = "Node", type_ = "string", json_path = ".status.node"),
-    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
-    printcolumn(name = "IP", type_ = "string", json_path = ".status.ip", priority = 1),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn = r#"{"name": "Pod", "type": "string", "jsonPath": ".spec.podName"}"#,
+    printcolumn = r#"{"name": "Domain", "type": "string", "jsonPath": ".spec.domain"}"#,
+    printcolumn = r#"{"name": "Node", "type": "string", "jsonPath": ".status.node"}"#,
+    printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase"}"#,
+    printcolumn = r#"{"name": "IP", "type": "string", "jsonPath": ".status.ip", "priority": 1}"#,
+    printcolumn = r#"{"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PodSpec {

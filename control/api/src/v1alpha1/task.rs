@@ -49,16 +49,12 @@ open_enum!(
     status = "TaskStatus",
     derive = "PartialEq",
     derive = "Default",
-    printcolumn(name = "Agent", type_ = "string", json_path = ".spec.agentType"),
-    printcolumn(name = "Role", type_ = "string", json_path = ".spec.role", priority = 1),
-    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
-    printcolumn(
-        name = "Node",
-        type_ = "string",
-        json_path = ".metadata.annotations.rlark\\.io/node"
-    ),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn = r#"{"name": "Agent", "type": "string", "jsonPath": ".spec.agentType"}"#,
+    printcolumn = r#"{"name": "Role", "type": "string", "jsonPath": ".spec.role", "priority": 1}"#,
+    printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase"}"#,
+    printcolumn = r#"{"name": "Node", "type": "string", "jsonPath": ".metadata.annotations.rlark\\.io/node"}"#,
+    printcolumn = r#"{"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TaskSpec {

@@ -1,0 +1,79 @@
+use std::collections::BTreeMap;
+
+use control_api::v1alpha1::{JobSpec, JobStatus, PodSpec, TaskSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::runtime::{reflector, watcher};
+
+use super::*;
+
+fn store<K: Kind>(objects: Vec<K>) -> Store<K> {
+    let (store, mut writer) = reflector::store();
+    writer.apply_watcher_event(&watcher::Event::Init);
+    for o in objects {
+        writer.apply_watcher_event(&watcher::Event::InitApply(o));
+    }
+    writer.apply_watcher_event(&watcher::Event::InitDone);
+    store
+}
+
+#[test]
+fn a_task_wakes_its_owner_and_the_job_whose_name_it_holds() {
+    let mut t = Task::new("j-a", TaskSpec::default());
+    t.metadata.labels = Some(BTreeMap::from([(labels::JOB.to_owned(), "j".to_owned())]));
+    assert_eq!(job_of_task(&t), [ObjectRef::new("j")]);
+    t.metadata.owner_references = Some(vec![OwnerReference {
+        kind: "Job".into(),
+        name: "j".into(),
+        controller: Some(true),
+        ..OwnerReference::default()
+    }]);
+    assert_eq!(job_of_task(&t), [ObjectRef::new("j")], "once");
+}
+
+#[test]
+fn a_pod_wakes_its_task_in_the_tasks_namespace() {
+    let mut p = Pod::new("uid", PodSpec { task_name: "t".into(), ..PodSpec::default() });
+    p.metadata.namespace = Some("rlark-a".into());
+    assert_eq!(task_of_pod(&p), [ObjectRef::new("t").within("rlark-a")]);
+    p.spec.task_namespace = "rlark-b".into();
+    assert_eq!(task_of_pod(&p), [ObjectRef::new("t").within("rlark-b")]);
+    p.spec.task_name.clear();
+    assert_eq!(task_of_pod(&p), []);
+}
+
+#[test]
+fn a_node_wakes_only_jobs_without_a_place() {
+    let job = |name: &str, phase: Option<JobPhase>| {
+        let mut j = Job::new(name, JobSpec { domain: "d".into(), ..JobSpec::default() });
+        j.status = Some(JobStatus { phase, ..JobStatus::default() });
+        j
+    };
+    let mut placed = job("placed", Some(JobPhase::Pending));
+    control_plan::conditions::set(
+        &mut placed.status.as_mut().unwrap().conditions,
+        control_plan::conditions::Finding::yes(control_plan::job::PLACED, "Placed", ""),
+        None,
+        &crate::context::now(),
+    );
+    let jobs = store(vec![
+        job("waiting", Some(JobPhase::Pending)),
+        job("over", Some(JobPhase::Failed)),
+        placed,
+    ]);
+    let woken = waiting_jobs(jobs.clone())(&Node::default());
+    assert_eq!(woken, [ObjectRef::new("waiting")]);
+    assert_eq!(jobs_of_domain(jobs)(&Domain::new("d", Default::default())), woken);
+}
+
+#[test]
+fn a_lease_wakes_the_nodes_of_its_site() {
+    let mut n = Node::new("n", Default::default());
+    n.metadata.namespace = Some("rlark-a".into());
+    let map = nodes_of_lease(store(vec![n]));
+    let mut lease = Lease::default();
+    lease.metadata.name = Some("rlark-agent".into());
+    lease.metadata.namespace = Some("rlark-a".into());
+    assert_eq!(map(&lease).len(), 1);
+    lease.metadata.namespace = Some("rlark-b".into());
+    assert_eq!(map(&lease).len(), 0);
+}
