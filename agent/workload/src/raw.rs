@@ -329,7 +329,7 @@ impl RawRuntime {
 
     /// Ends this runtime's part in the machine's network, once no pod is left: bridge, table,
     /// forwarding. With pods left it does nothing.
-    pub async fn close(self) -> Result<(), SetupError> {
+    pub async fn close(&self) -> Result<(), SetupError> {
         let fail = |source| SetupError::Io { what: "list", path: self.layout.pods(), source };
         if !self.layout.uids().map_err(fail)?.is_empty() {
             return Ok(());

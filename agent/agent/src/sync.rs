@@ -1,0 +1,270 @@
+//! Makes this machine's pods what its Tasks ask for. Level-triggered: each pass looks at the Task
+//! and at the pod as they are now, whatever happened in between, and takes them one step on.
+
+mod sweep;
+
+use std::{sync::Arc, time::Duration};
+
+use agent_workload::{
+    lifecycle::Outcome,
+    raw::{PodView, RawRuntime, error::PodError},
+    spec::{PodUid, UidError},
+};
+use control_api::{
+    attach::AttachRequest,
+    ids::NodeName,
+    labels,
+    v1alpha1::{Phase, Task},
+};
+use futures::{StreamExt as _, stream};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{Patch, PatchParams},
+    runtime::{
+        controller::{Action, Config, Controller, Error as ControllerError},
+        watcher,
+    },
+};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::sweep::{remove_all, sweep};
+use crate::{
+    attach::{AttachError, NodeSocket},
+    connect::{Trouble, with_causes},
+    plan::{self, notes},
+    report,
+};
+
+/// How long one request waits for the control plane to give a pod its virtual address. Short,
+/// because a Task's deletion waits behind it; it is asked again.
+const ATTACH_WAIT: Duration = Duration::from_secs(10);
+/// After a failed pass.
+const RETRY: Duration = Duration::from_secs(2);
+/// Looks at everything again, in case something changed that nobody announced.
+const RESYNC: Duration = Duration::from_secs(30);
+
+/// What a pass needs. One per API client.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub runtime: Arc<RawRuntime>,
+    pub node: NodeName,
+    pub socket: NodeSocket,
+    pub client: ApiClient,
+}
+
+/// A client that can be shown without showing its credentials.
+#[derive(Clone)]
+pub(crate) struct ApiClient(pub Client);
+
+impl std::fmt::Debug for ApiClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ApiClient(..)")
+    }
+}
+
+/// Why a pass ended early. It is made again.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SyncError {
+    #[error("cannot reach the control plane")]
+    Api(#[from] kube::Error),
+    #[error(transparent)]
+    Pod(#[from] PodError),
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    #[error("the Task cannot have a pod")]
+    Uid(#[from] UidError),
+}
+
+/// Follows the Tasks of the site until `stop`.
+pub(crate) async fn run(context: Arc<Context>, stop: CancellationToken) {
+    let tasks: Api<Task> = Api::default_namespaced(context.client.0.clone());
+    let changes = stream::unfold(context.runtime.changes(), async |mut changes| {
+        changes.changed().await.ok()?;
+        Some(((), changes))
+    });
+    let mut trouble = Trouble::default();
+    let mut results = Box::pin(
+        Controller::new(tasks, watcher::Config::default())
+            .with_config(Config::default().concurrency(64))
+            .reconcile_all_on(changes)
+            .run(reconcile, |_, _, _| Action::requeue(RETRY), Arc::clone(&context)),
+    );
+    loop {
+        let result = tokio::select! {
+            () = stop.cancelled() => return,
+            result = results.next() => result,
+        };
+        match result {
+            None => return,
+            Some(Ok(_)) => trouble.over("Tasks are followed"),
+            // It was deleted between two passes.
+            Some(Err(ControllerError::ObjectNotFound(_))) => {}
+            Some(Err(ControllerError::ReconcilerFailed(error, object))) => {
+                trouble.on(&format!("Task {} is not as it should be", object.name), &error);
+            }
+            Some(Err(error)) => trouble.on("cannot follow Tasks", &error),
+        }
+    }
+}
+
+async fn reconcile(task: Arc<Task>, context: Arc<Context>) -> Result<Action, SyncError> {
+    if !plan::is_ours(&task, &context.node) {
+        return Ok(Action::await_change());
+    }
+    let uid = plan::pod_uid(&task)?;
+    if task.metadata.deletion_timestamp.is_some() {
+        finish(&task, &uid, &context).await?;
+        return Ok(Action::await_change());
+    }
+    if plan::is_over(&task) {
+        return Ok(Action::await_change());
+    }
+    let task = with_finalizer(&task, &context).await?;
+    match advance(&task, uid, &context).await {
+        Ok(()) => Ok(Action::requeue(RESYNC)),
+        Err(SyncError::Api(error)) => Err(error.into()),
+        Err(error) => {
+            let phase = if is_final(&error) { Phase::Failed } else { Phase::Pending };
+            let before = task.status.clone().unwrap_or_default();
+            // What runs goes on running; only what did not start has anything to say here.
+            if matches!(before.phase, None | Some(Phase::Pending)) {
+                let now = jiff::Timestamp::now();
+                let reason = if phase == Phase::Failed { "CannotRun" } else { "Waiting" };
+                let text = with_causes(&error);
+                let mut after = report::with_phase(&before, phase.clone(), text, reason, now);
+                after.observed_nodes = vec![context.node.to_string()];
+                after.completion_time = (phase == Phase::Failed)
+                    .then_some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
+                report::task(&context.client.0, &task, after).await?;
+            }
+            if phase == Phase::Failed { Ok(Action::await_change()) } else { Err(error) }
+        }
+    }
+}
+
+/// Whether trying again would give the same.
+fn is_final(error: &SyncError) -> bool {
+    match error {
+        SyncError::Pod(e) => !e.is_transient(),
+        SyncError::Uid(_) => true,
+        SyncError::Api(_) | SyncError::Attach(_) => false,
+    }
+}
+
+/// One step on: make the pod, announce it, attach it, start it; and report how it fares.
+async fn advance(task: &Task, uid: PodUid, context: &Context) -> Result<(), SyncError> {
+    let runtime = &context.runtime;
+    let view = match runtime.view(&uid)? {
+        // Stopped without the Task being deleted: by hand, or by an agent that was shut down.
+        Some(view) if view.outcome() == Some(&Outcome::Stopped) => {
+            runtime.remove(&uid).await?;
+            None
+        }
+        other => other,
+    };
+    let view = match view {
+        Some(view) => view,
+        None => runtime.create(plan::pod_spec(task, uid.clone(), &context.node)).await?,
+    };
+    let node = context.node.as_str();
+    report::pod(&context.client.0, node, task, &view).await?;
+    if !view.started {
+        let vip = attach(&view, context).await?;
+        runtime.add_environment(&uid, plan::address_environment(view.address.into(), vip))?;
+        runtime.start(&uid).await?;
+    } else if view.outcome().is_none() {
+        reattach(&view, context).await;
+    }
+    let view = runtime.view(&uid)?.ok_or(PodError::Unknown { uid })?;
+    report::pod(&context.client.0, node, task, &view).await?;
+    let before = task.status.clone().unwrap_or_default();
+    let after = report::status_of(&before, node, &view, jiff::Timestamp::now());
+    report::task(&context.client.0, task, after).await?;
+    Ok(())
+}
+
+/// Into the Domain, if the pod has one. Its virtual address.
+async fn attach(
+    view: &PodView,
+    context: &Context,
+) -> Result<Option<std::net::IpAddr>, AttachError> {
+    let Some(request) = attach_request(view)? else { return Ok(None) };
+    let attached = context.socket.attach(view.spec.uid.as_str(), &request).await?;
+    Ok(Some(attached.vip))
+}
+
+fn attach_request(view: &PodView) -> Result<Option<AttachRequest>, AttachError> {
+    let domain = view.spec.notes.get(notes::DOMAIN).map_or("", String::as_str);
+    if domain.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(AttachRequest {
+        domain: domain
+            .parse()
+            .map_err(|e: control_api::ids::NameError| AttachError::Answer(e.into()))?,
+        netns: view.netns.clone(),
+        hosts: Some(view.hosts.clone()),
+        timeout_ms: u64::try_from(ATTACH_WAIT.as_millis()).unwrap_or(u64::MAX),
+    }))
+}
+
+/// A node that lost its memory is told again; one that is away finds its pods when it is back.
+async fn reattach(view: &PodView, context: &Context) {
+    let Ok(Some(_)) = attach_request(view) else { return };
+    let Ok(known) = context.socket.list().await else { return };
+    if known.iter().any(|a| a.uid == view.spec.uid.as_str()) {
+        return;
+    }
+    if let Err(error) = attach(view, context).await {
+        tracing::warn!(pod = %view.spec.uid, error = with_causes(&error), "cannot attach again");
+    }
+}
+
+/// The Task is being deleted: end its pod, remove all traces, and let the Task go last.
+async fn finish(task: &Task, uid: &PodUid, context: &Context) -> Result<(), SyncError> {
+    if !task.finalizers().iter().any(|f| f == labels::AGENT_CLEANUP) {
+        return Ok(());
+    }
+    if let Some(view) = context.runtime.view(uid)? {
+        if view.started && view.outcome().is_none() && !plan::is_over(task) {
+            let before = task.status.clone().unwrap_or_default();
+            let now = jiff::Timestamp::now();
+            let text = "stopping".to_owned();
+            let after = report::with_phase(&before, Phase::Stopping, text, "Stopping", now);
+            report::task(&context.client.0, task, after).await?;
+        }
+        sweep::remove(context, &view).await?;
+    }
+    report::delete_pod(&context.client.0, uid.as_str()).await?;
+    let kept: Vec<&String> =
+        task.finalizers().iter().filter(|f| *f != labels::AGENT_CLEANUP).collect();
+    set_finalizers(task, &json!(kept), context).await.map(drop)
+}
+
+async fn with_finalizer(task: &Arc<Task>, context: &Context) -> Result<Arc<Task>, SyncError> {
+    if task.finalizers().iter().any(|f| f == labels::AGENT_CLEANUP) {
+        return Ok(Arc::clone(task));
+    }
+    let mut all = task.finalizers().to_vec();
+    all.push(labels::AGENT_CLEANUP.to_owned());
+    set_finalizers(task, &json!(all), context).await.map(Arc::new)
+}
+
+/// With the version that was read, so that nobody else's finalizer is lost.
+async fn set_finalizers(
+    task: &Task,
+    all: &serde_json::Value,
+    context: &Context,
+) -> Result<Task, SyncError> {
+    let tasks: Api<Task> = Api::default_namespaced(context.client.0.clone());
+    let change = json!({ "metadata": {
+        "finalizers": all,
+        "resourceVersion": task.resource_version(),
+    }});
+    let params = PatchParams::default();
+    match tasks.patch(&task.name_any(), &params, &Patch::Merge(change)).await {
+        Err(kube::Error::Api(e)) if e.is_not_found() => Ok(task.clone()),
+        done => Ok(done?),
+    }
+}
