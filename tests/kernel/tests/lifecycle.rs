@@ -1,0 +1,148 @@
+//! Attaching beside others, leaving nothing behind, and pins that stay.
+
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use datapath_loader::{Config, Datapath, Hook, LoadError, mount_bpffs, probe};
+use rustix::io::Errno;
+use test_kernel::{Lab, UNKNOWN, errno, require_root};
+
+const NO_ROUTE: Option<i32> = Some(Errno::HOSTUNREACH.raw_os_error());
+
+/// The programs of ours on a cgroup, as the kernel tells an outsider.
+fn attached(cgroup: &Path) -> Result<usize> {
+    let output = Command::new("bpftool").args(["cgroup", "show"]).arg(cgroup).output()?;
+    ensure!(output.status.success(), "bpftool: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.split_whitespace().filter(|word| word.starts_with("rl_")).count())
+}
+
+/// The kernel's numbers of the programs and maps that this process holds, directly or through links.
+fn held() -> Result<BTreeSet<(&'static str, u32)>> {
+    let mut held = BTreeSet::new();
+    for entry in std::fs::read_dir("/proc/self/fdinfo")? {
+        // The descriptor of the directory itself is gone by now.
+        let Ok(text) = std::fs::read_to_string(entry?.path()) else { continue };
+        for line in text.lines() {
+            let Some((key, value)) = line.split_once(':') else { continue };
+            let kind = match key {
+                "prog_id" => "prog",
+                "map_id" => "map",
+                _ => continue,
+            };
+            held.insert((kind, value.trim().parse()?));
+        }
+    }
+    Ok(held)
+}
+
+fn exists((kind, id): (&str, u32)) -> Result<bool> {
+    Ok(Command::new("bpftool")
+        .args([kind, "show", "id", &id.to_string()])
+        .output()?
+        .status
+        .success())
+}
+
+#[test]
+fn this_kernel_has_all_that_is_needed() -> Result<()> {
+    require_root()?;
+    let found = probe();
+    assert_eq!(found.missing(), None);
+    assert!(found.cgroup.is_some());
+    Ok(())
+}
+
+#[test]
+fn others_programs_stay_attached_and_ours_go() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let hooks = Hook::CGROUP.len();
+    let cgroup = lab.cgroup.path().to_owned();
+    assert_eq!(attached(&cgroup)?, hooks);
+    let other = Datapath::load(Config { cgroup: cgroup.clone(), pins: None })?;
+    assert_eq!(attached(&cgroup)?, 2 * hooks);
+    assert_eq!(errno(&lab.a.connect(format!("{UNKNOWN}:80"))), NO_ROUTE, "both are asked");
+    drop(other);
+    assert_eq!(attached(&cgroup)?, hooks);
+    assert_eq!(errno(&lab.a.connect(format!("{UNKNOWN}:80"))), NO_ROUTE);
+    lab.datapath = None;
+    assert_eq!(attached(&cgroup)?, 0);
+    Ok(())
+}
+
+#[test]
+fn dropping_everything_leaves_no_program_and_no_map() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let held = held()?;
+    assert!(held.len() > Hook::CGROUP.len() + 2, "hooks, guards and maps: {held:?}");
+    for object in &held {
+        assert!(exists(*object)?, "{object:?}");
+    }
+    lab.guards.clear();
+    lab.datapath = None;
+    // The kernel frees them after a grace period.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    for object in held {
+        while exists(object)? {
+            assert!(Instant::now() < deadline, "{object:?} is still there");
+            std::thread::yield_now();
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_wrong_cgroup_is_named() -> Result<()> {
+    require_root()?;
+    let load = |cgroup: &str| Datapath::load(Config { cgroup: cgroup.into(), pins: None });
+    assert!(
+        matches!(load("/proc"), Err(LoadError::NotCgroup2 { path }) if path == Path::new("/proc"))
+    );
+    assert!(matches!(load("/nonexistent"), Err(LoadError::OpenCgroup { .. })));
+    Ok(())
+}
+
+#[test]
+fn pinned_verdicts_outlive_the_process_state_and_are_adopted() -> Result<()> {
+    require_root()?;
+    let directory = tempfile::tempdir()?;
+    let mount = mount_bpffs(directory.path())?;
+    let pins = directory.path().join("rlark");
+    let mut lab = Lab::with_pins(Some(&pins))?;
+    let cgroup = lab.cgroup.path().to_owned();
+    let _listener = lab.b.listen("0.0.0.0:9000")?;
+    let to = SocketAddr::new(lab.b.vip, 9000);
+    lab.guards.clear();
+    lab.datapath = None;
+    assert_eq!(attached(&cgroup)?, Hook::CGROUP.len());
+    assert_eq!(errno(&lab.a.connect(format!("{UNKNOWN}:80"))), NO_ROUTE);
+    assert_eq!(lab.a.connect(to)?.peer_addr()?, to);
+
+    let adopted = Datapath::load(Config { cgroup: cgroup.clone(), pins: Some(pins.clone()) })?;
+    assert_eq!(attached(&cgroup)?, Hook::CGROUP.len(), "replaced, not added");
+    assert_eq!(adopted.pods()?.len(), 2);
+    assert_eq!(lab.a.connect(to)?.peer_addr()?, to);
+    adopted.unpin()?;
+    assert_eq!(attached(&cgroup)?, 0);
+    assert_eq!(pins.read_dir()?.count(), 0);
+    drop(mount);
+    assert!(!pins.exists());
+    Ok(())
+}
+
+#[test]
+fn pins_need_a_bpf_file_system() -> Result<()> {
+    require_root()?;
+    let found = probe();
+    let cgroup = found.cgroup.context("a cgroup v2 mount")?;
+    let directory = tempfile::tempdir()?;
+    let loaded = Datapath::load(Config { cgroup, pins: Some(directory.path().to_owned()) });
+    assert!(matches!(loaded, Err(LoadError::NotBpffs { .. })));
+    Ok(())
+}
