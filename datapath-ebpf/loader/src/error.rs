@@ -83,8 +83,6 @@ pub enum GuardError {
         #[source]
         source: Box<aya::maps::MapError>,
     },
-    #[error("a guard of {0:?} is already attached")]
-    Attached(crate::NetnsCookie),
     #[error("cannot empty landing slot {slot}")]
     Unland {
         slot: u32,
