@@ -97,11 +97,11 @@ mod tests {
         let start = Instant::now();
         let s = Duration::from_secs(1);
         assert_eq!(h.age("a", None, start), None);
-        assert_eq!(h.age("a", Some(&lease(1)), start), Some(0 * s));
+        assert_eq!(h.age("a", Some(&lease(1)), start), Some(Duration::ZERO));
         assert_eq!(h.age("a", Some(&lease(1)), start + 30 * s), Some(30 * s));
         assert_eq!(
             h.age("a", Some(&lease(-900)), start + 31 * s),
-            Some(0 * s),
+            Some(Duration::ZERO),
             "any change counts"
         );
     }
