@@ -3,6 +3,8 @@
 //! nowhere else.
 
 #[cfg(test)]
+mod contract;
+#[cfg(test)]
 pub(crate) mod fake;
 pub mod real;
 

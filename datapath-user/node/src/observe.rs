@@ -12,7 +12,7 @@ use control_api::{
     session::{Flow, FlowState, ProbeHop, ProbeReport, ProbeRequest, Verdict},
 };
 use control_identity::session::SessionState;
-use datapath_relay::{FlowStats, Relay};
+use datapath_relay::{FlowStats, Reason, Relay};
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
@@ -135,13 +135,25 @@ fn relayed(view: &View, f: FlowStats) -> Flow {
         to: f.dst,
         verdict: Verdict::Relay,
         carrier: f.carrier,
-        state: f.state,
+        state: state(f.state, f.reason),
         bytes_out: f.bytes_out,
         bytes_in: f.bytes_in,
         rtt_us: f.rtt.map(micros),
         age_ms: u64::try_from(f.age.as_millis()).unwrap_or(u64::MAX),
         outgoing: f.outgoing,
         reason: f.reason.map(|r| r.as_str().to_owned()).unwrap_or_default(),
+    }
+}
+
+/// To the application a refused flow was reset; people want to know that it never stood.
+fn state(state: FlowState, reason: Option<Reason>) -> FlowState {
+    use Reason::{Denied, HostUnreachable, Limit, NotHere, Refused, SourceForged};
+    match (state, reason) {
+        (
+            FlowState::Reset,
+            Some(Denied | HostUnreachable | Limit | NotHere | Refused | SourceForged),
+        ) => FlowState::Refused,
+        (state, _) => state,
     }
 }
 

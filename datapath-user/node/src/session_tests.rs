@@ -30,6 +30,7 @@ impl Paths for Nowhere {
 
 struct Node {
     app: Router,
+    metrics: Router,
     keeper: Keeper,
     _task: AbortOnDropHandle<()>,
     _dir: tempfile::TempDir,
@@ -49,8 +50,9 @@ fn node() -> Node {
     let Core { keeper, task, relay, observer } = core;
     let task = AbortOnDropHandle::new(tokio::spawn(task.run(CancellationToken::new())));
     let tracker = TaskTracker::new();
+    let metrics = crate::metrics::router(Arc::clone(&observer));
     let app = router(keeper.clone(), relay, observer, "127.0.0.1:1", tracker);
-    Node { app, keeper, _task: task, _dir: dir }
+    Node { app, metrics, keeper, _task: task, _dir: dir }
 }
 
 async fn call(app: &Router, path: &str, body: impl Into<Body>) -> (StatusCode, String) {
@@ -132,4 +134,15 @@ async fn a_probe_names_the_first_hop_that_fails() {
     assert!(last(&text).detail.contains("nobody"), "{text}");
     let (_, text) = call(&node.app, machine::PROBE, probe("b")).await;
     assert_eq!(last(&text).hop, "attachment", "{text}");
+}
+
+#[tokio::test]
+async fn metrics_are_served_in_the_text_form_of_openmetrics() {
+    let node = node();
+    let request = Request::get("/metrics").body(Body::empty()).unwrap();
+    let answer = node.metrics.clone().oneshot(request).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    let text = answer.into_body().collect().await.unwrap().to_bytes();
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    assert!(text.contains("rlark_node_pods 0\n") && text.ends_with("# EOF\n"), "{text}");
 }

@@ -120,9 +120,17 @@ impl Node {
         cgroup: &Cgroup,
         peers: &Loopback,
     ) -> Result<Self, Box<dyn std::error::Error>> {
-        let me: NodeRef = name.parse()?;
         let machine = Machine::start(Some(cgroup.path.clone()), None)?;
-        let dir = tempfile::tempdir()?;
+        Self::on(name, machine, peers, tempfile::tempdir()?)
+    }
+
+    fn on(
+        name: &str,
+        machine: Machine,
+        peers: &Loopback,
+        dir: tempfile::TempDir,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
+        let me: NodeRef = name.parse()?;
         let paths = Dialler { me: me.clone(), all: peers.clone() };
         let (_, session) = tokio::sync::watch::channel(SessionState::Connected);
         let config = RelayConfig::new(me.clone());
@@ -164,9 +172,11 @@ impl Node {
         hops.iter().map(|h| format!("{}:{}:{}\n", h.hop, h.ok, h.detail)).collect()
     }
 
-    async fn stop(self) {
+    /// Its data directory, for a successor.
+    async fn stop(self) -> tempfile::TempDir {
         self.stop.cancel();
         self.task.await.unwrap();
+        self.dir
     }
 }
 
@@ -261,23 +271,32 @@ async fn converse(mut client: TcpStream, listener: &TcpListener, vips: (&str, &s
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_of_one_site_talk_directly_and_lose_everything_on_detach() -> Tested {
-    let _turn = TURN.lock().await;
-    let (cgroup, ca) = (Cgroup::enter()?, ca());
-    let node = Node::start("s1/n1", &cgroup, &Loopback::default())?;
-    let (a, b) = (pod("a")?, pod("b")?);
+/// Two pods of one site on a wire of their own.
+fn wired(names: (&str, &str)) -> Result<(NamedNetns, NamedNetns), Box<dyn std::error::Error>> {
+    let (a, b) = (pod(names.0)?, pod(names.1)?);
     Netlink::in_netns(a.netns().as_fd())?.add_veth("eth0", "eth0", b.netns().as_fd())?;
     for (pod, ip) in [(&a, [172, 29, 0, 1]), (&b, [172, 29, 0, 2])] {
         let mut netlink = Netlink::in_netns(pod.netns().as_fd())?;
         netlink.add_address("eth0", ip.into(), 24)?;
         netlink.set_up("eth0")?;
     }
-    let members = vec![
+    Ok((a, b))
+}
+
+fn one_site() -> Vec<Member> {
+    vec![
         member("a", "10.213.0.1", "s1/n1", Some("172.29.0.1")),
         member("b", "10.213.0.2", "s1/n1", Some("172.29.0.2")),
-    ];
-    node.routes(domain(&ca, members)).await?;
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_of_one_site_talk_directly_and_lose_everything_on_detach() -> Tested {
+    let _turn = TURN.lock().await;
+    let (cgroup, ca) = (Cgroup::enter()?, ca());
+    let node = Node::start("s1/n1", &cgroup, &Loopback::default())?;
+    let (a, b) = wired(("a", "b"))?;
+    node.routes(domain(&ca, one_site())).await?;
     let hosts = node.attach("a", &a).await?;
     node.attach("b", &b).await?;
     assert!(fs::read_to_string(&hosts)?.contains("10.213.0.2 b-0.rlark-domain"));
@@ -301,7 +320,7 @@ async fn pods_of_one_site_talk_directly_and_lose_everything_on_detach() -> Teste
     node.keeper.detach("a".into()).await?;
     assert!(Netlink::in_netns(a.netns().as_fd())?.index("rl0")?.is_none());
     assert!(!fs::read_to_string(&hosts)?.contains("rlark"));
-    node.stop().await;
+    drop(node.stop().await);
     assert!(Netlink::in_netns(b.netns().as_fd())?.index("rl0")?.is_none());
     Ok(())
 }
@@ -343,7 +362,45 @@ async fn pods_of_two_sites_talk_through_ssh_with_the_same_names_and_ends() -> Te
     for part in ["verdict:true:relay", "carrier:true:direct:s2/n1", "listener:true"] {
         assert!(probe.contains(part), "{part} is not in\n{probe}");
     }
-    near.stop().await;
-    far.stop().await;
+    drop(near.stop().await);
+    drop(far.stop().await);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pinned_verdicts_work_without_the_node_and_its_successor_adopts_the_pods() -> Tested {
+    let _turn = TURN.lock().await;
+    let (cgroup, ca, peers) = (Cgroup::enter()?, ca(), Loopback::default());
+    let mount = tempfile::tempdir()?;
+    let _bpffs = datapath_loader::mount_bpffs(mount.path())?;
+    let pins = mount.path().join("rlark");
+    let start = || Machine::start(Some(cgroup.path.clone()), Some(pins.clone()));
+    let (a, b) = wired(("e", "f"))?;
+    let node = Node::on("s1/n1", start()?, &peers, tempfile::tempdir()?)?;
+    node.routes(domain(&ca, one_site())).await?;
+    node.attach("a", &a).await?;
+    node.attach("b", &b).await?;
+    let listener = listen(&b, "0.0.0.0:9000")?;
+    let dir = node.stop().await;
+    peers.relays.lock().unwrap().clear();
+
+    let client = dial(&a, "10.213.0.2:9000").await?;
+    converse(client, &listener, ("10.213.0.1", "10.213.0.2")).await?;
+    assert_eq!(kind(dial(&a, "10.213.0.99:9000").await), Some(io::ErrorKind::HostUnreachable));
+
+    // No hub, no routes: the successor goes by what is on disk.
+    let node = Node::on("s1/n1", start()?, &peers, dir)?;
+    let mut views = node.keeper.watch();
+    tokio::time::timeout(Duration::from_secs(10), views.wait_for(|v| v.pods.len() == 2)).await??;
+    let client = dial(&a, "10.213.0.2:9000").await?;
+    converse(client, &listener, ("10.213.0.1", "10.213.0.2")).await?;
+    let report = node.observer.report().await;
+    assert!(report.checks.iter().all(|c| c.ok), "{report:?}");
+    for uid in ["a", "b"] {
+        node.keeper.detach(uid.to_owned()).await?;
+    }
+    drop(node.stop().await);
+    assert!(Netlink::in_netns(a.netns().as_fd())?.index("rl0")?.is_none());
+    fs::remove_dir_all(&pins)?;
     Ok(())
 }

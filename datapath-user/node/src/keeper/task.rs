@@ -106,11 +106,11 @@ impl Task {
 
     /// Works until `stop` is cancelled, then takes out what is not pinned.
     pub async fn run(mut self, stop: CancellationToken) {
-        self.settle().await;
+        self.reconcile().await;
         if let Err(e) = self.kernel.sweep(&self.applied) {
             tracing::warn!(error = chain(&e), "left-over map entries could not be removed");
         }
-        let mut tick = tokio::time::interval(TICK);
+        let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + TICK, TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut batch = Vec::with_capacity(QUEUE);
         loop {
@@ -124,7 +124,7 @@ impl Task {
                 () = tokio::time::sleep_until(flush), if self.flush_at.is_some() => {
                     self.flush().await;
                 }
-                _ = tick.tick() => self.settle().await,
+                _ = tick.tick() => self.reconcile().await,
             }
         }
         self.flush().await;
@@ -268,23 +268,33 @@ impl Task {
         }
     }
 
+    /// Drops the pods whose network namespace is gone, then as [`Task::settle`].
+    async fn reconcile(&mut self) {
+        let vanished: Vec<String> = self
+            .saved
+            .pods
+            .iter()
+            .filter(|(_, r)| self.kernel.cookie(&r.netns).ok() != Some(r.netns_cookie))
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        for uid in &vanished {
+            tracing::info!(pod = uid, "network namespace is gone, detaching");
+            self.detach(uid).await;
+        }
+        if !vanished.is_empty() {
+            self.save().await;
+        }
+        self.settle().await;
+    }
+
     /// Brings every attachment and map to what the routes say. A pod without a route keeps its
     /// guard and local route (its traffic must not leak into the site's network) but is in no map.
     async fn settle(&mut self) {
         let uids: Vec<String> = self.saved.pods.keys().cloned().collect();
-        let mut vanished = false;
         for uid in uids {
-            let Some(record) = self.saved.pods.get(&uid) else { continue };
-            if self.kernel.cookie(&record.netns).ok() != Some(record.netns_cookie) {
-                tracing::info!(pod = uid, "network namespace is gone, detaching");
-                self.detach(&uid).await;
-                vanished = true;
-            } else if let Err(e) = self.stand(&uid).await {
+            if let Err(e) = self.stand(&uid).await {
                 tracing::error!(pod = uid, error = chain(&e), "pod cannot be set up, will retry");
             }
-        }
-        if vanished {
-            self.save().await;
         }
         self.converge();
     }

@@ -1,0 +1,80 @@
+//! What every [`Kernel`] keeps to, checked on the double and on the machine itself (which needs
+//! root), so that tests above the seam prove something about the real one.
+
+use std::{collections::BTreeMap, net::IpAddr, path::Path};
+
+use super::{Join, Kernel, fake::Fake, real::Machine};
+use crate::plan::{
+    desired::{Desired, DomainId, Pod, Way},
+    diff::Op,
+};
+
+const DOMAIN: DomainId = DomainId(7);
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+async fn holds(kernel: &dyn Kernel, netns: &Path) {
+    assert!(kernel.cookie(Path::new("/nowhere")).is_err());
+    let cookie = kernel.cookie(netns).unwrap();
+    assert_eq!(kernel.cookie(netns).unwrap(), cookie);
+    let pod = Pod {
+        domain: DOMAIN,
+        cidr: "10.214.0.0/24".parse().unwrap(),
+        vip: ip("10.214.0.1"),
+        real: None,
+    };
+    let join = Join { uid: "a".into(), netns: netns.to_owned(), cookie, pod: pod.clone() };
+
+    let listener = kernel.join(join.clone()).await.unwrap();
+    assert!(listener.local_addr().unwrap().ip().is_loopback());
+    assert!(kernel.pod_checks(join.clone()).await.iter().all(|c| c.ok));
+
+    let (near, far) = (ip("10.214.0.2"), ip("10.214.0.3"));
+    let direct = Way::Direct { real: ip("172.29.9.9"), netns: None };
+    let relay = Way::Relay { netns: None };
+    let ops = [
+        Op::PutReal(DOMAIN, ip("172.29.9.9"), near),
+        Op::PutVip(DOMAIN, near, direct),
+        Op::PutVip(DOMAIN, far, relay),
+        Op::PutPod(cookie, pod.clone()),
+    ];
+    for op in ops.iter().chain(&ops) {
+        kernel.apply(op).unwrap();
+    }
+    assert_eq!(kernel.way(DOMAIN, near), Some(direct));
+    assert_eq!(kernel.way(DOMAIN, far), Some(relay));
+    assert_eq!(kernel.way(DomainId(8), far), None, "Domains do not share addresses");
+
+    let keep = Desired {
+        pods: BTreeMap::from([(cookie, pod)]),
+        vips: BTreeMap::from([((DOMAIN, far), relay)]),
+        ..Desired::default()
+    };
+    kernel.sweep(&keep).unwrap();
+    assert_eq!(kernel.way(DOMAIN, near), None);
+    assert_eq!(kernel.way(DOMAIN, far), Some(relay));
+
+    for op in [Op::DeletePod(cookie), Op::DeleteVip(DOMAIN, far), Op::DeleteVip(DOMAIN, far)] {
+        kernel.apply(&op).unwrap();
+    }
+    assert_eq!(kernel.way(DOMAIN, far), None);
+    kernel.leave(join.clone()).await.unwrap();
+    kernel.leave(join).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_double_keeps_to_the_contract() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "5").unwrap();
+    holds(&Fake::default(), file.path()).await;
+}
+
+#[tokio::test]
+async fn the_machine_keeps_to_the_contract() {
+    let name = format!("rlnode-contract-{}", std::process::id());
+    let netns = datapath_net::netns::NamedNetns::create(&name).unwrap();
+    let machine = Machine::start(None, None).unwrap();
+    holds(&machine, netns.path()).await;
+}
