@@ -198,7 +198,7 @@ async fn hello(stream: &mut TcpStream) -> Result<String, RelayError> {
         .and_then(|rest| rest.strip_suffix(b"\n"))
         .filter(|t| t.iter().all(u8::is_ascii_hexdigit))
         .ok_or(RelayError::Hello)?;
-    String::from_utf8(ticket.to_vec()).map_err(|_| RelayError::Hello)
+    String::from_utf8(ticket.to_vec()).map_err(|_not_text| RelayError::Hello)
 }
 
 async fn join(a: &mut TcpStream, b: &mut TcpStream) -> Result<(), RelayError> {

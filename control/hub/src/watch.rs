@@ -72,7 +72,12 @@ where
         let events = watcher(api, watcher::Config::default()).default_backoff().reflect(writer);
         let events = events
             .inspect_err(|error| tracing::warn!(%error, what, "watching failed, trying again"));
-        events.for_each(|_| std::future::ready(changed.notify_one())).await;
+        events
+            .for_each(|_| {
+                changed.notify_one();
+                std::future::ready(())
+            })
+            .await;
         what
     });
     store

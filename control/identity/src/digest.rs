@@ -68,16 +68,10 @@ pub fn random<const N: usize>() -> Result<[u8; N], NoRandomness> {
 /// Lower-case hexadecimal digits.
 #[must_use]
 pub fn to_hex(bytes: &[u8]) -> String {
-    use fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut s, b| {
-        // Writing to a String cannot fail.
-        write!(s, "{b:02x}").ok();
-        s
-    })
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Exactly `2 * N` lower- or upper-case digits.
-/// The inverse of [`to_hex`].
+/// The inverse of [`to_hex`]: exactly `2 * N` lower- or upper-case digits.
 pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     if text.len() != 2 * N {
         return None;
