@@ -209,10 +209,6 @@ impl Link {
         self.changed.notify_waiters();
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
-        self.state.hold().gone
-    }
-
     /// Lists a flow that owes an ACK: all are told together a little later, so that an answer often
     /// carries more than one frame's worth.
     pub(crate) fn owe(self: &Arc<Self>, shared: &Arc<Shared>, lane: Lane, flow: &Arc<Flow>) {

@@ -44,7 +44,8 @@ struct Hand {
 struct Proof {
     until: Mutex<Option<SystemTime>>,
     why: Mutex<Option<String>>,
-    proved: Notify,
+    /// Our HELLO is queued; nothing may come before it.
+    began: Notify,
     greeted: Notify,
 }
 
@@ -63,7 +64,6 @@ impl Hand {
         match identity::verify(certificate, &self.identity.ca, &self.link.key.peer) {
             Ok(until) => {
                 *self.proof.until.hold() = Some(until);
-                self.proof.proved.notify_one();
                 true
             }
             Err(why) => {
@@ -170,6 +170,7 @@ impl server::Handler for Hand {
         let (_, half) = channel.split();
         start_writer(&self.shared, &self.carrier, Half::Server(half));
         hello(&self.shared, &self.carrier);
+        self.proof.began.notify_one();
         Ok(())
     }
     async fn data(
@@ -285,6 +286,7 @@ pub(crate) async fn connect(
         let (_, half) = session.channel_open_session().await?.split();
         start_writer(shared, &carrier, Half::Client(half));
         hello(shared, &carrier);
+        proof.began.notify_one();
         Ok(session)
     };
     let result = tokio::time::timeout(shared.config.handshake_timeout, work).await;
@@ -299,7 +301,7 @@ pub(crate) async fn connect(
             return Err(fail("the handshake took too long".to_owned()));
         }
     };
-    run(shared, link, &carrier, &proof, async move { drop(session.await) });
+    run(shared, link, &carrier, &proof, async move { drop(session.await); });
     let greeted = tokio::time::timeout(shared.config.handshake_timeout, proof.greeted.notified());
     tokio::select! {
         r = greeted => if r.is_err() { carrier.kill() },
@@ -334,13 +336,17 @@ pub(crate) async fn serve(
         Ok(Err(e)) => return Err(fail(e.to_string())),
         Err(_) => return Err(fail("the handshake took too long".to_owned())),
     };
-    run(shared, link, &carrier, &proof, async move { drop(session.await) });
+    run(shared, link, &carrier, &proof, async move { drop(session.await); });
     tokio::select! {
         r = tokio::time::timeout(limit, proof.greeted.notified()) => if r.is_err() { carrier.kill() },
         () = carrier.dead.cancelled() => {}
     }
     if carrier.is_dead() {
         let why = proof.why.hold().take();
+        if why.is_none() && proof.until.hold().is_none() {
+            // russh itself refuses expired certificates and bad signatures.
+            add(&shared.tally.peers_refused);
+        }
         return Err(fail(why.unwrap_or_else(|| "it did not finish the handshake".to_owned())));
     }
     Ok(())
@@ -358,9 +364,9 @@ fn run(
     let proof = Arc::clone(proof);
     shared.lane(carrier.lane).spawn(async move {
         let watch = async {
-            // Before the proof there is nothing to watch; the caller has the deadline.
+            // Before that there is nothing to watch; the caller has the deadline.
             tokio::select! {
-                () = proof.proved.notified() => {}
+                () = proof.began.notified() => {}
                 () = c.dead.cancelled() => return "closed",
             }
             let until = proof.until.hold().unwrap_or(SystemTime::UNIX_EPOCH);

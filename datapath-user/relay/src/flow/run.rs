@@ -82,7 +82,8 @@ async fn start(flow: &Flow, conn: StdStream) -> io::Result<()> {
         Ok(n) => {
             let bytes = buf.get(..n).unwrap_or_default();
             let frame = small_frame(flow.wire_id, 0, bytes);
-            drop(core.wire.tx.push(frame)); // the first bytes are always within the first credit
+            // The first bytes are always within the first credit.
+            core.wire.tx.push(frame).map_err(io::Error::other)?;
         }
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
         Err(e) => return Err(e),

@@ -17,21 +17,21 @@ use datapath_relay::{
 };
 use russh::keys::{Algorithm, Certificate, PrivateKey, ssh_key::certificate};
 
-pub const VIP_A: Ipv4Addr = Ipv4Addr::new(10, 90, 0, 1);
-pub const VIP_B: Ipv4Addr = Ipv4Addr::new(10, 90, 0, 2);
+pub(crate) const VIP_A: Ipv4Addr = Ipv4Addr::new(10, 90, 0, 1);
+pub(crate) const VIP_B: Ipv4Addr = Ipv4Addr::new(10, 90, 0, 2);
 
-pub fn domain() -> DomainName {
+pub(crate) fn domain() -> DomainName {
     "fleet".parse().unwrap()
 }
-pub fn node(s: &str) -> NodeRef {
+pub(crate) fn node(s: &str) -> NodeRef {
     s.parse().unwrap()
 }
 
-pub fn new_key() -> PrivateKey {
+pub(crate) fn new_key() -> PrivateKey {
     PrivateKey::random(&mut rand::rng(), Algorithm::Ed25519).unwrap()
 }
 
-pub fn certify(
+pub(crate) fn certify(
     ca: &PrivateKey,
     key: &PrivateKey,
     principal: &str,
@@ -52,7 +52,7 @@ pub fn certify(
     b.sign(ca).unwrap()
 }
 
-pub fn identity(ca: &PrivateKey, principal: &str) -> DomainIdentity {
+pub(crate) fn identity(ca: &PrivateKey, principal: &str) -> DomainIdentity {
     let key = new_key();
     let certificate = certify(ca, &key, principal, (-60, 3600));
     DomainIdentity { key, certificate, ca: ca.public_key().clone() }
@@ -60,11 +60,11 @@ pub fn identity(ca: &PrivateKey, principal: &str) -> DomainIdentity {
 
 /// One relay's way to the other, which a test can take away.
 #[derive(Default)]
-pub struct Way {
+pub(crate) struct Way {
     me: OnceLock<NodeRef>,
     peer: OnceLock<Relay>,
-    pub blocked: AtomicBool,
-    pub dials: AtomicUsize,
+    pub(crate) blocked: AtomicBool,
+    pub(crate) dials: AtomicUsize,
 }
 
 impl Paths for Way {
@@ -87,7 +87,7 @@ impl Paths for Way {
     }
 }
 
-pub fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
+pub(crate) fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
     let l = TcpListener::bind("127.0.0.1:0")?;
     let here = TcpStream::connect(l.local_addr()?)?;
     here.set_nodelay(true)?;
@@ -122,30 +122,30 @@ impl Deliver for Local {
     }
 }
 
-pub struct Pair {
-    pub a: Relay,
-    pub b: Relay,
-    pub a_way: Arc<Way>,
-    pub b_way: Arc<Way>,
-    pub ca: PrivateKey,
+pub(crate) struct Pair {
+    pub(crate) a: Relay,
+    pub(crate) b: Relay,
+    pub(crate) a_way: Arc<Way>,
+    pub(crate) b_way: Arc<Way>,
+    pub(crate) ca: PrivateKey,
 }
 
-pub fn config(name: &str) -> RelayConfig {
+pub(crate) fn config(name: &str) -> RelayConfig {
     RelayConfig::new(node(name))
 }
 
 impl Pair {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(|_| {})
     }
-    pub fn with(change: impl Fn(&mut RelayConfig)) -> Self {
+    pub(crate) fn with(change: impl Fn(&mut RelayConfig)) -> Self {
         let p = Self::strangers(change);
         p.a.set_identity(&domain(), identity(&p.ca, "east/a")).unwrap();
         p.b.set_identity(&domain(), identity(&p.ca, "west/b")).unwrap();
         p
     }
     /// Without identities.
-    pub fn strangers(change: impl Fn(&mut RelayConfig)) -> Self {
+    pub(crate) fn strangers(change: impl Fn(&mut RelayConfig)) -> Self {
         let (a_way, b_way) = (Arc::<Way>::default(), Arc::<Way>::default());
         let make = |name: &str, mine, theirs, way: &Arc<Way>| {
             let mut c = config(name);
@@ -162,26 +162,26 @@ impl Pair {
     }
 
     /// An application at A connects to `10.90.0.2:port`.
-    pub fn connect(&self, port: u16) -> TcpStream {
+    pub(crate) fn connect(&self, port: u16) -> TcpStream {
         self.connect_from((VIP_A, 40_000).into(), (VIP_B, port).into())
     }
-    pub fn connect_from(&self, src: SocketAddr, dst: SocketAddr) -> TcpStream {
+    pub(crate) fn connect_from(&self, src: SocketAddr, dst: SocketAddr) -> TcpStream {
         let (app, landed) = tcp_pair().unwrap();
         app.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         self.a.open(request("west/b", src, dst), landed);
         app
     }
-    pub fn connect_back(&self, port: u16) -> TcpStream {
+    pub(crate) fn connect_back(&self, port: u16) -> TcpStream {
         let (app, landed) = tcp_pair().unwrap();
         app.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         self.b.open(request("east/a", (VIP_B, 40_000).into(), (VIP_A, port).into()), landed);
         app
     }
-    pub fn block(&self, yes: bool) {
+    pub(crate) fn block(&self, yes: bool) {
         self.a_way.blocked.store(yes, SeqCst);
         self.b_way.blocked.store(yes, SeqCst);
     }
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.a.cut(&domain(), &node("west/b"));
     }
 }
@@ -197,12 +197,12 @@ fn request(peer: &str, src: SocketAddr, dst: SocketAddr) -> OpenRequest {
     }
 }
 
-pub fn failed(c: &Counters, r: Reason) -> u64 {
+pub(crate) fn failed(c: &Counters, r: Reason) -> u64 {
     c.flows_failed.iter().find(|x| x.0 == r).map_or(0, |x| x.1)
 }
 
 /// Waits for a condition that another thread brings about.
-pub fn eventually(what: &str, mut ok: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut ok: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !ok() {
         assert!(Instant::now() < end, "never: {what}");
@@ -211,7 +211,7 @@ pub fn eventually(what: &str, mut ok: impl FnMut() -> bool) {
 }
 
 /// A server at `127.0.0.1`: one thread per connection.
-pub fn serve(work: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
+pub(crate) fn serve(work: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
     let l = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = l.local_addr().unwrap().port();
     let work = Arc::new(work);
@@ -226,7 +226,7 @@ pub fn serve(work: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
 }
 
 /// Sends back what comes, then the end.
-pub fn echo_server() -> u16 {
+pub(crate) fn echo_server() -> u16 {
     serve(|mut s| {
         let mut b = vec![0; 64 << 10];
         while let Ok(n) = s.read(&mut b) {
@@ -239,14 +239,14 @@ pub fn echo_server() -> u16 {
 }
 
 /// Bytes that show where they are: a lost or doubled one changes all that follow.
-pub fn pattern(from: u64, buf: &mut [u8]) {
+pub(crate) fn pattern(from: u64, buf: &mut [u8]) {
     for (i, b) in buf.iter_mut().enumerate() {
         let at = from + i as u64;
         *b = (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
     }
 }
 
-pub fn send_pattern(s: &mut TcpStream, total: u64) {
+pub(crate) fn send_pattern(s: &mut TcpStream, total: u64) {
     let mut buf = vec![0; 64 << 10];
     let mut at = 0;
     while at < total {
@@ -258,7 +258,7 @@ pub fn send_pattern(s: &mut TcpStream, total: u64) {
 }
 
 /// Reads to the end and checks every byte.
-pub fn check_pattern(s: &mut TcpStream) -> u64 {
+pub(crate) fn check_pattern(s: &mut TcpStream) -> u64 {
     let (mut buf, mut want, mut at) = (vec![0; 64 << 10], vec![0; 64 << 10], 0);
     loop {
         let n = s.read(&mut buf).unwrap();

@@ -159,6 +159,7 @@ fn a_dropped_peer_loses_its_flows_at_once_on_both_ends() {
     assert_eq!(s.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     eventually("both forgot", || p.a.counters().flows_now == 0 && p.b.counters().flows_now == 0);
     assert_eq!(failed(&p.a.counters(), Reason::PeerGone), 1);
+    eventually("A lost the carrier", || p.a.counters().carriers_lost == 1);
     // And may come back.
     let mut s = p.connect(echo_server());
     s.write_all(b"x").unwrap();
