@@ -1,6 +1,6 @@
 //! The data path of one machine: configuration, signals and exit status. All else is the library.
 
-use std::process::ExitCode;
+use std::{io::IsTerminal as _, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -12,7 +12,11 @@ use tracing_subscriber::EnvFilter;
 fn main() -> ExitCode {
     let args = Args::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

@@ -145,7 +145,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), NodeErro
     std::fs::create_dir_all(&data_dir)
         .map_err(|source| NodeError::DataDir { path: data_dir.clone(), source })?;
     let socket = attach::bind(&config.socket)?;
-    let socket = SocketFile { listener: socket, path: config.socket.clone() };
+    let _file = SocketFile(config.socket.clone());
     let machine = Machine::start(config.cgroup.clone(), config.pins.clone())?;
     let Some(identity) = enrol(&config, &stop).await? else { return Ok(()) };
     let (state, session) = watch::channel(SessionState::Connecting);
@@ -157,10 +157,15 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), NodeErro
     supervise(parts, stop).await
 }
 
-/// Removes the socket's file with the listener, so that runtimes see at once that nobody is there.
-struct SocketFile {
-    listener: UnixListener,
-    path: PathBuf,
+/// Removes the socket's file at the end, so that runtimes see at once that nobody is there.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if let Err(e) = std::fs::remove_file(&self.0) {
+            tracing::debug!(error = %e, "socket file not removed");
+        }
+    }
 }
 
 struct Parts {
@@ -168,7 +173,6 @@ struct Parts {
     /// Ends after all others.
     keeper: JoinSet<&'static str>,
     keeper_stop: CancellationToken,
-    socket: PathBuf,
 }
 
 /// Tries for as long as the server is not there yet; `None` when told to stop meanwhile.
@@ -197,7 +201,7 @@ async fn enrol(config: &Config, stop: &CancellationToken) -> Result<Option<Ident
 async fn start(
     config: &Config,
     core: Core,
-    socket: SocketFile,
+    socket: UnixListener,
     (identity, client, state): (Identity, Client, watch::Sender<SessionState>),
     stop: &CancellationToken,
 ) -> Result<Parts, NodeError> {
@@ -232,14 +236,13 @@ async fn start(
     part(&mut set, "Domain certificates", certificates.run(stop.clone()));
     let app: Router = attach::router(keeper, observer);
     let done = stop.clone().cancelled_owned();
-    let (listener, path) = (socket.listener, socket.path);
     part(&mut set, "the socket for runtimes", async move {
-        log_end(axum::serve(listener, app).with_graceful_shutdown(done).await);
+        log_end(axum::serve(socket, app).with_graceful_shutdown(done).await);
     });
     let (keeper_stop, mut keeper_set) = (CancellationToken::new(), JoinSet::new());
     part(&mut keeper_set, "the keeper", task.run(keeper_stop.clone()));
-    tracing::info!(node = %me, socket = %path.display(), "rlark-node is up");
-    Ok(Parts { set, keeper: keeper_set, keeper_stop, socket: path })
+    tracing::info!(node = %me, socket = %config.socket.display(), "rlark-node is up");
+    Ok(Parts { set, keeper: keeper_set, keeper_stop })
 }
 
 fn part(
@@ -283,8 +286,5 @@ async fn supervise(mut parts: Parts, stop: CancellationToken) -> Result<(), Node
     }
     parts.keeper_stop.cancel();
     while parts.keeper.join_next().await.is_some() {}
-    if let Err(e) = std::fs::remove_file(&parts.socket) {
-        tracing::debug!(error = %e, "socket file not removed");
-    }
     failed.map_or(Ok(()), |part| Err(NodeError::Part { part }))
 }
