@@ -1,6 +1,8 @@
 //! From a request body to an object that may be stored: decoding, field validation, defaults,
 //! schema, metadata.
 
+use axum::http::header::USER_AGENT;
+use control_schema::apply::{self, Writer};
 use control_schema::names::{self, NameRule};
 use control_schema::strict::{self, Decoded};
 use control_schema::{FieldError, Resource};
@@ -10,6 +12,7 @@ use crate::builtin;
 use crate::catalog;
 use crate::context::Call;
 use crate::negotiate::{self, BodyFormat};
+use crate::proto;
 use crate::render::now_rfc3339;
 use crate::request::FieldValidation;
 use crate::status::{ApiError, MODIFIED};
@@ -17,8 +20,11 @@ use crate::status::{ApiError, MODIFIED};
 /// A whole object from the body, of the resource's version and kind.
 pub(crate) fn decode(call: &Call<'_>) -> Result<Decoded, ApiError> {
     let decoded = match negotiate::body_format(&call.headers)? {
-        BodyFormat::Json => strict::decode_json(&call.body),
-        BodyFormat::Yaml => strict::decode_yaml(&call.body),
+        BodyFormat::Json => strict::decode_json(&call.body).map_err(|e| e.to_string()),
+        BodyFormat::Yaml => strict::decode_yaml(&call.body).map_err(|e| e.to_string()),
+        BodyFormat::Protobuf => proto::decode(&call.body)
+            .map(|value| Decoded { value, duplicates: Vec::new() })
+            .map_err(|e| e.to_string()),
     };
     let kind = &call.resource.kind;
     let mut decoded = decoded.map_err(|e| {
@@ -307,6 +313,24 @@ fn new_finalizers(old: &Value, new: &Value) -> Vec<FieldError> {
         "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
     );
     vec![FieldError::forbidden("metadata.finalizers", &detail)]
+}
+
+/// Who a write is recorded for in the managed fields.
+pub(crate) fn writer<'a>(call: &'a Call<'_>, api_version: &'a str, now: &'a str) -> Writer<'a> {
+    let agent = call.headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let manager = match call.query.field_manager.as_str() {
+        "" => agent.split('/').next().filter(|a| !a.is_empty()).unwrap_or("unknown"),
+        named => named,
+    };
+    Writer { manager, api_version, subresource: call.subresource().unwrap_or_default(), now }
+}
+
+/// Records in the managed fields who set what in a create, update or patch.
+pub(crate) fn record(call: &Call<'_>, live: Option<&Value>, new: &mut Value) {
+    let now = now_rfc3339();
+    let api_version = call.resource.api_version();
+    let writer = writer(call, &api_version, &now);
+    apply::record_update(call.resource.schema.root(), live, new, &writer);
 }
 
 fn set_generation(resource: &Resource, old: &Value, new: &mut Value) {

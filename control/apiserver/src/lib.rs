@@ -20,6 +20,7 @@ mod discovery;
 mod janitor;
 mod negotiate;
 mod openapi;
+mod proto;
 mod render;
 mod request;
 mod review;

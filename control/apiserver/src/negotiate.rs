@@ -120,6 +120,7 @@ pub(crate) fn plain_json(headers: &HeaderMap) -> Result<(), ApiError> {
 pub(crate) enum BodyFormat {
     Json,
     Yaml,
+    Protobuf,
 }
 
 /// Media type of a body, without parameters; empty when there is none.
@@ -133,6 +134,7 @@ pub(crate) fn body_format(headers: &HeaderMap) -> Result<BodyFormat, ApiError> {
     match content_type(headers) {
         "" | "application/json" | "*/*" => Ok(BodyFormat::Json),
         "application/yaml" => Ok(BodyFormat::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(BodyFormat::Protobuf),
         other => Err(ApiError::UnsupportedMediaType {
             message: format!(
                 "the body of the request was in an unknown format - accepted media types include: {ACCEPTED} (got {other})"

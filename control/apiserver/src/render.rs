@@ -111,11 +111,7 @@ pub(crate) fn list(
             )
         }
         Shape::Table => {
-            let served: Vec<_> =
-                objects.iter().map(|o| convert::served(resource, &o.value)).collect();
-            let rows = served.iter().map(|v| &**v);
-            let table = resource.columns.table(rows, meta.value(), now_seconds(), include(call)?);
-            json_response(StatusCode::OK, &table)
+            bytes_response(StatusCode::OK, table_json(resource, objects, meta, include(call)?))
         }
     })
 }
@@ -136,6 +132,45 @@ fn list_json(resource: &Resource, objects: &[Arc<Object>], meta: &ListMeta) -> B
             out.push(b',');
         }
         out.extend_from_slice(&convert::served_json(resource, object));
+    }
+    out.extend_from_slice(b"]}\n");
+    out.into()
+}
+
+/// A Table is put together from the cells and the objects' own JSON.
+fn table_json(
+    resource: &Resource,
+    objects: &[Arc<Object>],
+    meta: &ListMeta,
+    include: IncludeObject,
+) -> Bytes {
+    let now = now_seconds();
+    let empty = resource.columns.table(std::iter::empty(), meta.value(), now, include);
+    // Keys are sorted, so the empty rows are the last thing in the document.
+    let head = empty.to_string();
+    let head = head.strip_suffix("]}").unwrap_or(&head);
+    let mut out = Vec::with_capacity(head.len() + objects.len() * 512);
+    out.extend_from_slice(head.as_bytes());
+    for (index, object) in objects.iter().enumerate() {
+        out.extend_from_slice(if index > 0 { b",{\"cells\":" } else { b"{\"cells\":" });
+        let served = convert::served(resource, &object.value);
+        let cells = Value::Array(resource.columns.cells(&served, now));
+        out.extend_from_slice(cells.to_string().as_bytes());
+        out.extend_from_slice(b",\"object\":");
+        match include {
+            IncludeObject::None => out.extend_from_slice(b"null"),
+            IncludeObject::Object => {
+                out.extend_from_slice(&convert::served_json(resource, object));
+            }
+            IncludeObject::Metadata => {
+                out.extend_from_slice(
+                    b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":",
+                );
+                out.extend_from_slice(object.metadata_json());
+                out.push(b'}');
+            }
+        }
+        out.push(b'}');
     }
     out.extend_from_slice(b"]}\n");
     out.into()

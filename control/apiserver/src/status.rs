@@ -44,8 +44,8 @@ pub enum ApiError {
     Expired { message: String },
     #[error("Timeout: Too large resource version: {wanted}, current: {current}")]
     TooLargeResourceVersion { wanted: u64, current: u64 },
-    #[error("Apply failed with {count} conflict{}: {message}", if *count == 1 { "" } else { "s" })]
-    ApplyConflict { count: usize, message: String, causes: Vec<Value> },
+    #[error("{message}")]
+    ApplyConflict { message: String, causes: Vec<Value> },
     #[error("Request entity too large: limit is {limit}")]
     TooLarge { limit: usize },
     /// An error that kube-apiserver passes on without a reason.

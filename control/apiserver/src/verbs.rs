@@ -1,5 +1,6 @@
 //! Requests on objects: who may, which kind, which verb.
 
+mod apply;
 mod create;
 mod delete;
 mod list;

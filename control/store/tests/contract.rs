@@ -50,6 +50,8 @@ mod promises {
             Some(&json!(got.revision.to_string()))
         );
         assert_eq!(serde_json::from_slice::<Value>(&got.json).unwrap(), got.value);
+        let metadata: Value = serde_json::from_slice(got.metadata_json()).unwrap();
+        assert_eq!(Some(&metadata), got.value.get("metadata"));
         assert_eq!(w.snapshot().revision(), got.revision);
     }
 

@@ -1,6 +1,5 @@
 //! What survives: restarts, kill -9, a second server on the same directory.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "the killed child reports acknowledged writes there")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

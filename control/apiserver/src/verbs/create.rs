@@ -33,6 +33,7 @@ pub(super) async fn create_value(
     admission::settle_namespace(call, &mut value)?;
     write::check_namespace(call, text(&value, "/metadata/name"))?;
     admission::create(call, &mut value)?;
+    admission::record(call, None, &mut value);
     if crd::is_definition(resource) {
         crd::check_names(&call.inner.catalog.load(), &value)?;
     }

@@ -13,6 +13,8 @@ use crate::admission::text;
 use crate::builtin::PERMANENT;
 use crate::context::{Call, Selection};
 use crate::crd::{self, CLEANUP_FINALIZER};
+use crate::negotiate;
+use crate::proto;
 use crate::render::{self, ListMeta, now_rfc3339};
 use crate::request;
 use crate::server::Inner;
@@ -47,6 +49,8 @@ impl DeleteOptions {
     fn of(call: &Call<'_>) -> Result<Self, ApiError> {
         let body: Value = if call.body.is_empty() {
             Value::Null
+        } else if negotiate::content_type(&call.headers) == "application/vnd.kubernetes.protobuf" {
+            proto::decode(&call.body).map_err(|e| ApiError::bad(e.to_string()))?
         } else {
             serde_json::from_slice(&call.body)
                 .map_err(|e| ApiError::bad(format!("cannot decode DeleteOptions: {e}")))?

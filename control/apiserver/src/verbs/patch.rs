@@ -1,4 +1,4 @@
-//! `patch`: merge, JSON and strategic merge.
+//! `patch`: merge, JSON and strategic merge; server-side apply has its own module.
 
 use axum::body::Body;
 use axum::http::Response;
@@ -22,6 +22,9 @@ enum Patch {
 }
 
 pub(super) async fn patch(call: &Call<'_>, part: Part) -> Result<Response<Body>, ApiError> {
+    if negotiate::content_type(&call.headers) == "application/apply-patch+yaml" {
+        return super::apply::apply(call, part).await;
+    }
     let patch = decode(call)?;
     for _ in 0..ATTEMPTS {
         let old = call.inner.workspace.latest(&call.key()).ok_or_else(|| call.not_found())?;
@@ -31,6 +34,7 @@ pub(super) async fn patch(call: &Call<'_>, part: Part) -> Result<Response<Body>,
         let warnings = check_fields(call, &mut new)?;
         // A patch that names another resource version than the current one is refused here.
         admission::update(call, &before, &mut new, part)?;
+        admission::record(call, Some(&before), &mut new);
         if let Some(mut response) = finish(call, &old, new).await? {
             render::add_warnings(&mut response, &warnings);
             return Ok(response);
@@ -56,7 +60,11 @@ fn decode(call: &Call<'_>) -> Result<Patch, ApiError> {
 }
 
 fn unsupported(call: &Call<'_>, found: &str) -> ApiError {
-    let mut accepted = vec!["application/json-patch+json", "application/merge-patch+json"];
+    let mut accepted = vec![
+        "application/json-patch+json",
+        "application/merge-patch+json",
+        "application/apply-patch+yaml",
+    ];
     if call.resource.builtin {
         accepted.push("application/strategic-merge-patch+json");
     }

@@ -32,6 +32,7 @@ pub(super) async fn update(call: &Call<'_>, part: Part) -> Result<Response<Body>
         let mut new = sent.clone();
         let before = convert::served(&call.resource, &old.value);
         admission::update(call, &before, &mut new, part)?;
+        admission::record(call, Some(&before), &mut new);
         if let Some(mut response) = finish(call, &old, new).await? {
             render::add_warnings(&mut response, &warnings);
             return Ok(response);

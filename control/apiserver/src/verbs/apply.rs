@@ -1,0 +1,109 @@
+//! Server-side apply: a patch that states what its manager wants and creates what is missing.
+
+use axum::body::Body;
+use axum::http::{Response, StatusCode};
+use control_schema::apply::{self, ApplyError};
+use control_schema::{FieldError, strict};
+use control_store::{Precondition, WriteError};
+use serde_json::Value;
+
+use super::update::{ATTEMPTS, finish};
+use super::write;
+use crate::admission::{self, Part, text};
+use crate::context::Call;
+use crate::convert;
+use crate::crd;
+use crate::render::{self, now_rfc3339};
+use crate::status::{ApiError, MODIFIED};
+
+pub(super) async fn apply(call: &Call<'_>, part: Part) -> Result<Response<Body>, ApiError> {
+    let (applied, warnings) = decode(call)?;
+    for _ in 0..ATTEMPTS {
+        let outcome = match call.inner.workspace.latest(&call.key()) {
+            None if part == Part::Status => return Err(call.not_found()),
+            None => create(call, &applied).await?,
+            Some(old) => {
+                let live = convert::served(&call.resource, &old.value).into_owned();
+                let mut new = merge(call, Some(&live), &applied)?;
+                admission::update(call, &live, &mut new, part)?;
+                finish(call, &old, new).await?
+            }
+        };
+        if let Some(mut response) = outcome {
+            render::add_warnings(&mut response, &warnings);
+            return Ok(response);
+        }
+    }
+    Err(call.conflict(MODIFIED))
+}
+
+fn decode(call: &Call<'_>) -> Result<(Value, Vec<String>), ApiError> {
+    if call.query.field_manager.is_empty() {
+        return Err(ApiError::Invalid {
+            group: "meta.k8s.io".to_owned(),
+            kind: "PatchOptions".to_owned(),
+            name: String::new(),
+            errors: vec![FieldError::required("fieldManager", "is required for apply patch")],
+        });
+    }
+    let decoded = strict::decode_yaml(&call.body)
+        .map_err(|e| ApiError::bad(format!("error decoding YAML: {e}")))?;
+    let mut applied = decoded.value;
+    admission::check_type(&call.resource, &mut applied)?;
+    let name = text(&applied, "/metadata/name");
+    if !name.is_empty() && name != call.name() {
+        let kind = &call.resource.kind;
+        return Err(ApiError::bad(format!("name in URL does not match name in {kind} object")));
+    }
+    admission::settle_namespace(call, &mut applied)?;
+    if let Some(metadata) = applied.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("name".to_owned(), Value::from(call.name()));
+    }
+    let warnings = admission::prune(call, &mut applied, &decoded.duplicates)
+        .map_err(|message| admission::strict_refusal(&call.resource, &message))?;
+    Ok((applied, warnings))
+}
+
+fn merge(call: &Call<'_>, live: Option<&Value>, applied: &Value) -> Result<Value, ApiError> {
+    let now = now_rfc3339();
+    let api_version = call.resource.api_version();
+    let writer = admission::writer(call, &api_version, &now);
+    let root = call.resource.schema.root();
+    apply::apply(root, live, applied, &writer, call.query.force).map_err(|error| match &error {
+        ApplyError::Conflicts(_) => {
+            ApiError::ApplyConflict { message: error.to_string(), causes: error.causes() }
+        }
+        ApplyError::ManagedFieldsGiven | ApplyError::NotAnObject => {
+            ApiError::bad(error.to_string())
+        }
+    })
+}
+
+/// `None` when somebody else created the object meanwhile.
+async fn create(call: &Call<'_>, applied: &Value) -> Result<Option<Response<Body>>, ApiError> {
+    write::check_namespace(call, call.name())?;
+    if !text(applied, "/metadata/uid").is_empty() {
+        return Err(call.conflict(
+            "uid mismatch: the provided object specified a uid, and no object was found",
+        ));
+    }
+    let mut value = merge(call, None, applied)?;
+    admission::create(call, &mut value)?;
+    if crd::is_definition(&call.resource) {
+        crd::check_names(&call.inner.catalog.load(), &value)?;
+    }
+    let stored = write::stored_form(call, value);
+    if call.query.dry_run {
+        return render::value(call, StatusCode::CREATED, &stored).map(Some);
+    }
+    match call.inner.workspace.put(call.key(), stored, Precondition::Absent).await {
+        Ok(object) => {
+            if crd::is_definition(&call.resource) {
+                call.inner.reload_catalog();
+            }
+            render::object(call, StatusCode::CREATED, &object).map(Some)
+        }
+        Err(WriteError::AlreadyExists { .. }) => Ok(None),
+        Err(error) => Err(ApiError::of_write(error, &call.resource.qualified(), call.name())),
+    }
+}
