@@ -175,11 +175,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.toml");
         std::fs::write(&path, "data-dir = \"/a\"\nlisten = \"10.0.0.1:1\"\n").unwrap();
-        let args = Args {
-            config: Some(path.clone()),
-            data_dir: Some("/b".into()),
-            ..Args::default()
-        };
+        let args =
+            Args { config: Some(path.clone()), data_dir: Some("/b".into()), ..Args::default() };
         let config = Config::load(args).unwrap();
         assert_eq!(config.data_dir, Path::new("/b"));
         assert_eq!(config.advertise_address, "10.0.0.1");
@@ -190,8 +187,7 @@ mod tests {
 
     #[test]
     fn a_bad_advertised_name_names_its_flag() {
-        let args =
-            Args { advertise_address: Some("https://x".to_owned()), ..Args::default() };
+        let args = Args { advertise_address: Some("https://x".to_owned()), ..Args::default() };
         let error = Config::load(args).unwrap_err().to_string();
         assert!(error.contains("--advertise-address"), "{error}");
     }

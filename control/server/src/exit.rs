@@ -34,12 +34,7 @@ pub enum ServerError {
     #[error("TLS")]
     Tls(#[from] TlsError),
     #[error("cannot listen on {address} ({what}): {source}; choose another with {flag}")]
-    Listen {
-        what: &'static str,
-        flag: &'static str,
-        address: SocketAddr,
-        source: std::io::Error,
-    },
+    Listen { what: &'static str, flag: &'static str, address: SocketAddr, source: std::io::Error },
     #[error("the API server cannot start")]
     ApiServer(#[from] control_apiserver::StartError),
     #[error("cannot install the definition of {name}")]

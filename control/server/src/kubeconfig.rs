@@ -34,12 +34,7 @@ pub(crate) fn ensure(
         Err(e) => return Err(failed(e)),
     }
     let admin = authority.issue_admin("admin")?;
-    let text = render(
-        server,
-        authority.certificate_pem(),
-        &admin.certificate_pem,
-        &admin.key_pem,
-    );
+    let text = render(server, authority.certificate_pem(), &admin.certificate_pem, &admin.key_pem);
     write(path, &text).map_err(failed)?;
     Ok(true)
 }
@@ -64,9 +59,8 @@ fn render(server: &str, ca: &str, certificate: &str, key: &str) -> String {
 }
 
 fn is_current(text: &str, server: &str, authority: &Authority) -> bool {
-    let field = |name: &str| {
-        text.lines().find_map(|l| l.trim_start().strip_prefix(name)).map(str::trim)
-    };
+    let field =
+        |name: &str| text.lines().find_map(|l| l.trim_start().strip_prefix(name)).map(str::trim);
     let ca = STANDARD.encode(authority.certificate_pem());
     let certificate = || {
         let pem = STANDARD.decode(field("client-certificate-data:")?).ok()?;
@@ -105,7 +99,8 @@ mod tests {
         let parsed: kube::config::Kubeconfig =
             kube::config::Kubeconfig::from_yaml(&fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!(parsed.current_context.as_deref(), Some("rlark"));
-        let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+        let mode =
+            std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
         assert_eq!(mode & 0o777, 0o600);
     }
 }

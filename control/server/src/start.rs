@@ -20,8 +20,13 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use crate::{
-    args::Config, edge::Edge, exit::ServerError, install, kubeconfig, logs::PodLogs,
-    metrics::{self, Metrics}, rbac,
+    args::Config,
+    edge::Edge,
+    exit::ServerError,
+    install, kubeconfig,
+    logs::PodLogs,
+    metrics::{self, Metrics},
+    rbac,
 };
 
 /// Where the Kubernetes API is mounted a second time, for clients of the older gateway.
@@ -59,7 +64,11 @@ impl Server {
     /// Takes the data directory and the ports, and builds the parts. Nothing that can be refused
     /// is left for later.
     pub async fn start(config: Config) -> Result<Self, ServerError> {
-        tracing::info!(version = env!("CARGO_PKG_VERSION"), "rlark-server starts with {}", effective(&config));
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            "rlark-server starts with {}",
+            effective(&config)
+        );
         prepare(&config.data_dir)?;
         let database = Database::open(&config.data_dir)?;
         let authority = Arc::new(Authority::open_or_create(&config.data_dir)?);
@@ -74,8 +83,12 @@ impl Server {
         let workspace = Workspace::open(&database, WORKSPACE, &store_options())?;
         let rbac = Arc::new(Rbac::default());
         let pod_logs = Arc::new(PodLogs::default());
-        let options = Options::default()
-            .subresource("rlinf.io", "pods", "log", Arc::<PodLogs>::clone(&pod_logs));
+        let options = Options::default().subresource(
+            "rlinf.io",
+            "pods",
+            "log",
+            Arc::<PodLogs>::clone(&pod_logs),
+        );
         let api = ApiServer::new(workspace, Arc::<Rbac>::clone(&rbac), options).await?;
         let admin = Principal::Admin { name: "rlark-server".to_owned() };
         let client = Client::new(api.in_process(admin), "default");
@@ -117,12 +130,8 @@ impl Server {
         let mut parts = JoinSet::new();
         let hub = self.edge.hub.clone();
         if let Some(listener) = self.metrics {
-            let serve = metrics::serve(
-                listener,
-                self.edge.metrics.clone(),
-                hub.clone(),
-                stop.clone(),
-            );
+            let serve =
+                metrics::serve(listener, self.edge.metrics.clone(), hub.clone(), stop.clone());
             parts.spawn(part("the metrics listener", async { Ok(serve.await?) }));
         }
         parts.spawn(part("the API listener", {
@@ -226,9 +235,12 @@ async fn listen(
     what: &'static str,
     flag: &'static str,
 ) -> Result<TcpListener, ServerError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| ServerError::Listen { what, flag, address, source })
+    TcpListener::bind(address).await.map_err(|source| ServerError::Listen {
+        what,
+        flag,
+        address,
+        source,
+    })
 }
 
 fn local(listener: &TcpListener, configured: SocketAddr) -> SocketAddr {
