@@ -44,7 +44,7 @@ struct Hand {
 struct Proof {
     until: Mutex<Option<SystemTime>>,
     why: Mutex<Option<String>>,
-    /// Our HELLO is queued; nothing may come before it.
+    /// The channel stands.
     began: Notify,
     greeted: Notify,
 }
@@ -169,7 +169,6 @@ impl server::Handler for Hand {
         reply.accept().await;
         let (_, half) = channel.split();
         start_writer(&self.shared, &self.carrier, Half::Server(half));
-        hello(&self.shared, &self.carrier);
         self.proof.began.notify_one();
         Ok(())
     }
@@ -238,6 +237,8 @@ fn prepare(
     tune(&path.stream, shared.config.dead_after)?;
     let copy = path.stream.try_clone()?;
     let carrier = Arc::new(Carrier::new(&link.key.peer, lane, path.via, copy));
+    // First of all, so that neither the pulse nor a flow can come before it, whoever is faster.
+    hello(shared, &carrier);
     let tcp = tokio::net::TcpStream::from_std(path.stream)?;
     let pipe = Pipe::new(tcp, Arc::clone(&carrier.gate));
     let hand = Hand {
@@ -285,7 +286,6 @@ pub(crate) async fn connect(
         }
         let (_, half) = session.channel_open_session().await?.split();
         start_writer(shared, &carrier, Half::Client(half));
-        hello(shared, &carrier);
         proof.began.notify_one();
         Ok(session)
     };
@@ -301,7 +301,9 @@ pub(crate) async fn connect(
             return Err(fail("the handshake took too long".to_owned()));
         }
     };
-    run(shared, link, &carrier, &proof, async move { drop(session.await); });
+    run(shared, link, &carrier, &proof, async move {
+        drop(session.await);
+    });
     let greeted = tokio::time::timeout(shared.config.handshake_timeout, proof.greeted.notified());
     tokio::select! {
         r = greeted => if r.is_err() { carrier.kill() },
@@ -336,7 +338,9 @@ pub(crate) async fn serve(
         Ok(Err(e)) => return Err(fail(e.to_string())),
         Err(_) => return Err(fail("the handshake took too long".to_owned())),
     };
-    run(shared, link, &carrier, &proof, async move { drop(session.await); });
+    run(shared, link, &carrier, &proof, async move {
+        drop(session.await);
+    });
     tokio::select! {
         r = tokio::time::timeout(limit, proof.greeted.notified()) => if r.is_err() { carrier.kill() },
         () = carrier.dead.cancelled() => {}
