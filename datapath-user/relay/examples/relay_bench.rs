@@ -4,7 +4,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    clippy::panic,
+    clippy::disallowed_methods,
     clippy::print_stdout,
     reason = "a measurement"
 )]

@@ -122,5 +122,5 @@ pub(crate) fn verify(
     }
     Ok(certificate
         .valid_before_time()
-        .unwrap_or(UNIX_EPOCH + Duration::from_secs(u64::from(u32::MAX))))
+        .unwrap_or_else(|| UNIX_EPOCH + Duration::from_secs(u64::from(u32::MAX))))
 }

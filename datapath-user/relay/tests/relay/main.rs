@@ -2,9 +2,12 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    clippy::panic,
     clippy::cast_possible_truncation,
     reason = "tests"
+)]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "applications that stall, cuts at intervals, and polling for what has no event"
 )]
 
 mod faults;

@@ -4,7 +4,7 @@ use std::{
     io::{self, Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -62,7 +62,7 @@ pub(crate) fn identity(ca: &PrivateKey, principal: &str) -> DomainIdentity {
 #[derive(Default)]
 pub(crate) struct Way {
     me: OnceLock<NodeRef>,
-    peer: OnceLock<Relay>,
+    peer: Mutex<Option<Relay>>,
     pub(crate) blocked: AtomicBool,
     pub(crate) dials: AtomicUsize,
 }
@@ -80,7 +80,8 @@ impl Paths for Way {
                 return Err(io::ErrorKind::NetworkUnreachable.into());
             }
             let (here, there) = tcp_pair()?;
-            let (me, peer) = (self.me.get().unwrap(), self.peer.get().unwrap());
+            let me = self.me.get().unwrap();
+            let peer = self.peer.lock().unwrap().clone().ok_or(io::ErrorKind::ConnectionRefused)?;
             peer.accept(domain, me, lane, Path::hub(there)).map_err(io::Error::other)?;
             Ok(Path::hub(here))
         })
@@ -156,8 +157,8 @@ impl Pair {
         };
         let a = make("east/a", VIP_A, VIP_B, &a_way);
         let b = make("west/b", VIP_B, VIP_A, &b_way);
-        a_way.peer.set(b.clone()).unwrap();
-        b_way.peer.set(a.clone()).unwrap();
+        *a_way.peer.lock().unwrap() = Some(b.clone());
+        *b_way.peer.lock().unwrap() = Some(a.clone());
         Self { a, b, a_way, b_way, ca: new_key() }
     }
 
@@ -176,6 +177,15 @@ impl Pair {
         app.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         self.b.open(request("east/a", (VIP_B, 40_000).into(), (VIP_A, port).into()), landed);
         app
+    }
+    /// B's process dies and starts again.
+    pub(crate) fn restart_b(&mut self) {
+        let way: Arc<dyn Paths> = Arc::<Way>::clone(&self.b_way);
+        let deliver = Arc::new(Local { mine: VIP_B, theirs: VIP_A });
+        let new = Relay::new(config("west/b"), deliver, way).unwrap();
+        new.set_identity(&domain(), identity(&self.ca, "west/b")).unwrap();
+        *self.a_way.peer.lock().unwrap() = Some(new.clone());
+        self.b = new;
     }
     pub(crate) fn block(&self, yes: bool) {
         self.a_way.blocked.store(yes, SeqCst);

@@ -120,7 +120,9 @@ impl datapath_relay::Paths for OneWay {
         _: datapath_relay::Lane,
     ) -> datapath_relay::BoxFuture<'a, std::io::Result<datapath_relay::Path>> {
         let s = self.0.lock().unwrap().take();
-        Box::pin(async { s.map(datapath_relay::Path::hub).ok_or(ErrorKind::NotConnected.into()) })
+        Box::pin(async {
+            s.map(datapath_relay::Path::hub).ok_or_else(|| ErrorKind::NotConnected.into())
+        })
     }
 }
 
