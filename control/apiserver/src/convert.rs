@@ -86,7 +86,6 @@ pub(crate) fn partial(value: &Value) -> Value {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 

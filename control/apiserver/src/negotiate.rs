@@ -144,7 +144,6 @@ pub(crate) fn body_format(headers: &HeaderMap) -> Result<BodyFormat, ApiError> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 

@@ -22,7 +22,7 @@ pub(super) enum Kind {
     Raw,
     Message(Message),
     /// From strings.
-    Map(&'static Kind),
+    Map(&'static Self),
 }
 
 const fn one(number: u64, name: &'static str, kind: Kind) -> Field {
