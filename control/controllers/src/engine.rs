@@ -83,10 +83,18 @@ pub(crate) async fn run(
     connect(&mut caches, &queues, &stores);
     let mut parts = JoinSet::new();
     caches.start(&mut parts, &shutdown);
-    let ctx = Arc::new(Context::new(client, stores, config));
-    start(queues, &ctx, &mut parts, &shutdown);
-
     let mut result = Ok(());
+    match shutdown.run_until_cancelled(ready(&stores)).await {
+        Some(Ok(())) => {
+            let ctx = Arc::new(Context::new(client, stores, config));
+            start(queues, &ctx, &mut parts, &shutdown);
+        }
+        Some(Err(error)) => {
+            shutdown.cancel();
+            result = Err(error);
+        }
+        None => {}
+    }
     while let Some(ended) = parts.join_next().await {
         let fault = match ended {
             Ok(Ok(_)) if shutdown.is_cancelled() => continue,
@@ -254,19 +262,12 @@ impl Part {
         E: std::error::Error + Send + Sync + 'static,
     {
         let Self { name, ctx, shutdown } = self;
-        let stop = shutdown.clone();
-        parts.spawn(async move {
-            let work = async {
-                ready(&ctx.stores).await?;
-                control(name, store, queue, reconcile, harmless, ctx).await;
-                Ok(name)
-            };
-            stop.run_until_cancelled(work).await.unwrap_or(Ok(name))
-        });
+        spawn(parts, name, &shutdown, control(name, store, queue, reconcile, harmless, ctx));
     }
 }
 
 /// Waits until every cache is filled: half a picture would evict addresses and make Tasks twice.
+/// Called once for all controllers, because a store wakes only the last of several who wait for it.
 async fn ready(stores: &Stores) -> Result<(), RunError> {
     async fn one<K: Kind>(store: &Store<K>, kind: &'static str) -> Result<(), RunError> {
         store.wait_until_ready().await.map_err(|_dropped| RunError::Cache { kind })

@@ -1,7 +1,8 @@
 //! Task: its phase from its Pods.
 //!
-//! For Raw and Docker Tasks, whose agents report Pods only. The agent of a Kubernetes site sees the
-//! workload itself and reports the Task; there this controller only marks a new Task as Pending.
+//! An agent that reports the Task itself (it sets the condition `Ready`) is the only writer of that
+//! status from then on. For agents that report Pods only, the Pods say how a Raw or Docker Task
+//! fares. A new Task of any kind is marked Pending.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ pub(crate) enum TaskError {
 }
 
 pub(crate) async fn reconcile(task: Arc<Task>, ctx: Arc<Context>) -> Result<Action, TaskError> {
-    if task.metadata.deletion_timestamp.is_some() {
+    let reported = task.status.iter().flat_map(|s| &s.conditions).any(|c| c.type_ == "Ready");
+    if reported || task.metadata.deletion_timestamp.is_some() {
         return Ok(Action::await_change());
     }
     let namespace = task.metadata.namespace.clone().unwrap_or_default();
