@@ -22,7 +22,9 @@ use crate::{
     backoff::Backoff,
     cache::{Cache, Kind, shown},
     context::{Context, Stores},
-    domain, job, node, pod, task, triggers, workflow,
+    domain, job, node, pod,
+    status::is_overtaken,
+    task, triggers, workflow,
 };
 
 /// Keys that wait per controller; a full queue holds the watches back.
@@ -221,7 +223,8 @@ fn start(queues: Queues, ctx: &Arc<Context>, parts: &mut Parts, shutdown: &Cance
     spec("job controller").start(parts, s.jobs, queues.jobs, job::reconcile, |e| match e {
         job::JobError::Status(s) => s.is_overtaken(),
         job::JobError::NotYetSeen { .. } => true,
-        _ => false,
+        job::JobError::Task { source, .. } => is_overtaken(source),
+        job::JobError::List { .. } => false,
     });
     spec("task controller").start(
         parts,
@@ -235,7 +238,10 @@ fn start(queues: Queues, ctx: &Arc<Context>, parts: &mut Parts, shutdown: &Cance
         s.workflows,
         queues.workflows,
         workflow::reconcile,
-        |e| matches!(e, workflow::WorkflowError::Status(s) if s.is_overtaken()),
+        |e| match e {
+            workflow::WorkflowError::Status(s) => s.is_overtaken(),
+            workflow::WorkflowError::Job { source, .. } => is_overtaken(source),
+        },
     );
     spec("pod controller").start(parts, s.pods, queues.pods, pod::reconcile, |_| false);
 }

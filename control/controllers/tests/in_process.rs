@@ -17,14 +17,19 @@ use control_identity::{
     principal::Principal,
 };
 use control_store::Workspace;
+use futures::StreamExt as _;
 use k8s_openapi::{
     api::core::v1::{Event, Namespace},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client, Resource, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-    runtime::wait::{await_condition, conditions},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    runtime::{
+        WatchStreamExt as _,
+        wait::{await_condition, conditions},
+        watcher,
+    },
 };
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::timeout};
@@ -218,8 +223,10 @@ async fn a_job_waits_for_its_domain_and_place_then_runs_stops_and_runs_afresh() 
     assert!(done.status.unwrap().end_time.is_some());
     wait(&peers, "d", |p: Option<&DomainPeer>| p.is_none()).await;
     let events: Api<Event> = Api::namespaced(w.client.clone(), "default");
-    let told = events.list(&ListParams::default()).await.unwrap();
-    assert!(told.items.iter().any(|e| e.reason.as_deref() == Some("Succeeded")));
+    let told = watcher(events, watcher::Config::default())
+        .applied_objects()
+        .any(|e| std::future::ready(e.unwrap().reason.as_deref() == Some("Succeeded")));
+    assert!(timeout(PATIENCE, told).await.unwrap());
 
     let merge = |spec: Value| Patch::Merge(json!({ "spec": spec }));
     let params = PatchParams::default();
