@@ -1,6 +1,8 @@
 //! The controllers on our own API server, in process: the life of a Job and its Domain, with the
 //! test in the place of the agents.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail by panicking")]
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use control_api::{
@@ -172,7 +174,7 @@ where
         + Send
         + 'static,
 {
-    match timeout(PATIENCE, await_condition(api.clone(), name, condition)).await {
+    match timeout(PATIENCE, Box::pin(await_condition(api.clone(), name, condition))).await {
         Ok(found) => found.unwrap(),
         Err(_elapsed) => panic!("still {:#?}", api.get_opt(name).await.unwrap()),
     }
@@ -185,7 +187,7 @@ fn reason(job: Option<&Job>) -> Option<&str> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_waits_for_its_domain_and_place_then_runs_stops_and_runs_afresh() {
-    let w = World::new().await;
+    let w = Box::pin(World::new()).await;
     w.node("a", "n1").await;
     w.job(&["a", "b"]).await;
     wait(&w.jobs(), "j", |j| reason(j) == Some("DomainNotFound")).await;
@@ -245,7 +247,7 @@ async fn a_job_waits_for_its_domain_and_place_then_runs_stops_and_runs_afresh() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bad_or_overlapping_subnet_is_reported() {
-    let w = World::new().await;
+    let w = Box::pin(World::new()).await;
     w.domain("bad", "10.0.0.0/33").await;
     w.domain("first", "10.0.0.0/16").await;
     let api: Api<Domain> = Api::all(w.client.clone());
