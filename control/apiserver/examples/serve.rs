@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use axum::serve::ListenerExt;
 use control_apiserver::{ApiServer, Options};
 use control_identity::authorize::{Attributes, Authorizer, Decision};
 use control_identity::principal::Principal;
@@ -41,7 +42,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = ApiServer::new(workspace, Arc::new(Everything), Options::default()).await?;
     let who = Principal::Admin { name: "admin".to_owned() };
     let router = server.router().layer(axum::Extension(who));
-    let listener = tokio::net::TcpListener::bind(&address).await?;
+    // Without TCP_NODELAY the tail of every larger response waits for the client's delayed ACK.
+    let listener = tokio::net::TcpListener::bind(&address).await?.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::warn!(%error, "cannot set TCP_NODELAY");
+        }
+    });
     axum::serve(listener, router).await?;
     Ok(())
 }
