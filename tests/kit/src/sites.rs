@@ -62,12 +62,24 @@ impl Internet {
         veth((&nat, "lan", "192.168.1.1/24"), (&machine, "eth0", "192.168.1.10/24"))?;
         machine.ip("route add default via 192.168.1.1")?;
         nat.nft(
-            "table ip nat { chain post { type nat hook postrouting priority srcnat; \
-             oifname wan masquerade; } }\n\
-             table ip filter { chain fwd { type filter hook forward priority filter; policy drop; \
-             ct state established,related accept; iifname lan oifname wan accept; } \
-             chain in { type filter hook input priority filter; \
-             iifname wan ct state new drop; } }",
+            "table ip nat {
+                chain leaving {
+                    type nat hook postrouting priority srcnat
+                    oifname wan masquerade
+                }
+            }
+            table ip filter {
+                chain passing {
+                    type filter hook forward priority filter; policy drop
+                    ct state established,related accept
+                    iifname lan oifname wan accept
+                }
+                chain arriving {
+                    type filter hook input priority filter
+                    iifname wan ct state new drop
+                }
+            }
+            ",
         )?;
         Ok(Site { machine, _nat: nat })
     }
