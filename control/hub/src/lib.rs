@@ -21,7 +21,10 @@ mod sessions;
 mod tokens;
 mod watch;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Weak},
+};
 
 use control_identity::{ca::Authority, peer::Peer};
 use kube::Client;
@@ -50,6 +53,27 @@ pub struct Caller {
 #[derive(Clone)]
 pub struct Hub {
     inner: Arc<Inner>,
+}
+
+/// A hub seen from what the hub itself depends on (the API server's `pods/log`), so that the two
+/// do not keep each other alive.
+#[derive(Clone)]
+pub struct WeakHub {
+    inner: Weak<Inner>,
+}
+
+impl WeakHub {
+    /// `None` once the hub is gone.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Hub> {
+        self.inner.upgrade().map(|inner| Hub { inner })
+    }
+}
+
+impl std::fmt::Debug for WeakHub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WeakHub")
+    }
 }
 
 struct Inner {
@@ -87,6 +111,12 @@ impl Hub {
                 client,
             }),
         }
+    }
+
+    /// See [`WeakHub`].
+    #[must_use]
+    pub fn downgrade(&self) -> WeakHub {
+        WeakHub { inner: Arc::downgrade(&self.inner) }
     }
 
     /// All routes the hub serves, each behind its policy.

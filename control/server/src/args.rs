@@ -92,8 +92,8 @@ impl Config {
             Some(path) => read(path)?,
             None => File::default(),
         };
-        let listen = args.listen.or(file.listen).unwrap_or(any(8443));
-        let relay_listen = args.relay_listen.or(file.relay_listen).unwrap_or(any(7443));
+        let listen = args.listen.or(file.listen).unwrap_or_else(|| any(8443));
+        let relay_listen = args.relay_listen.or(file.relay_listen).unwrap_or_else(|| any(7443));
         if listen == relay_listen && listen.port() != 0 {
             return Err(ConfigError::SamePort(listen));
         }

@@ -96,7 +96,7 @@ impl Edge {
             Err(error) => return tracing::warn!(%remote, %error, "client certificate refused"),
         };
         if stream.get_ref().1.alpn_protocol() == Some(SESSION_ALPN) {
-            self.session(stream, peer, remote, stop).await;
+            Box::pin(self.session(stream, peer, remote, stop)).await;
         } else {
             self.requests(stream, Caller { peer, remote }, stop).await;
         }

@@ -33,6 +33,7 @@ pub fn main(args: Args) -> Result<(), ServerError> {
     tracing_subscriber::fmt()
         .compact()
         .with_env_filter(config.log_filter())
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_writer(std::io::stderr)
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -4,19 +4,19 @@ use std::sync::OnceLock;
 
 use axum::{body::Body, response::IntoResponse as _};
 use control_apiserver::{Subresource, Target};
-use control_hub::Hub;
+use control_hub::WeakHub;
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{Request, Response, StatusCode};
 
 /// The hub needs a client of the API server, which is made with this; so the hub comes later.
 #[derive(Debug, Default)]
 pub(crate) struct PodLogs {
-    pub(crate) hub: OnceLock<Hub>,
+    pub(crate) hub: OnceLock<WeakHub>,
 }
 
 impl Subresource for PodLogs {
     fn call(&self, target: Target, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
-        let hub = self.hub.get().cloned();
+        let hub = self.hub.get().and_then(WeakHub::upgrade);
         async move {
             let Some(hub) = hub else {
                 return StatusCode::SERVICE_UNAVAILABLE.into_response();

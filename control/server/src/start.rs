@@ -57,7 +57,7 @@ impl std::fmt::Debug for Server {
 
 /// Starts and runs a server.
 pub async fn run(config: Config, stop: CancellationToken) -> Result<(), ServerError> {
-    Server::start(config).await?.serve(stop).await
+    Box::pin(Server::start(config)).await?.serve(stop).await
 }
 
 impl Server {
@@ -92,10 +92,10 @@ impl Server {
         let api = ApiServer::new(workspace, Arc::<Rbac>::clone(&rbac), options).await?;
         let admin = Principal::Admin { name: "rlark-server".to_owned() };
         let client = Client::new(api.in_process(admin), "default");
-        install::definitions(&client).await?;
+        Box::pin(install::definitions(&client)).await?;
         let hub = Hub::new(Arc::clone(&authority), client.clone());
         // Set once, here.
-        let _first = pod_logs.hub.set(hub.clone());
+        let _first = pod_logs.hub.set(hub.downgrade());
         let path = config.kubeconfig();
         let server = format!("https://{}", authority_of(&config.advertise_address, address.port()));
         if kubeconfig::ensure(&path, &server, &authority)? {
@@ -136,7 +136,10 @@ impl Server {
         }
         parts.spawn(part("the API listener", {
             let serve = self.edge.serve(self.listener, stop.clone());
-            async { Ok::<_, PartError>(serve.await) }
+            async {
+                serve.await;
+                Ok(())
+            }
         }));
         let (relay_hub, relay_stop) = (hub.clone(), stop.clone());
         parts.spawn(part("the relay", async move {
