@@ -40,7 +40,9 @@ impl Bench {
         signals::install()?;
         let mut steps = Steps::default();
         let mut product = scenario::prepare(&mut steps)?;
-        let figures = measure(&mut product, &mut steps).map_err(|e| product.explain(e))?;
+        let figures = scenario::bring_up(&mut product, &mut steps)
+            .and_then(|()| measure(&mut product, &mut steps))
+            .map_err(|e| product.explain(e))?;
         drop(product);
         let mut report = Report::new("cargo xtask bench");
         report.results = figures;
@@ -52,8 +54,8 @@ impl Bench {
     }
 }
 
-fn measure(p: &mut Product, steps: &mut Steps) -> Result<Vec<Figure>> {
-    scenario::bring_up(p, steps)?;
+/// All figures, in a lab whose two sites are up.
+pub(crate) fn measure(p: &mut Product, steps: &mut Steps) -> Result<Vec<Figure>> {
     let mut all = Vec::new();
     steps.step("start servers and idle flows", |_| {
         p.apply(MANIFEST)?;

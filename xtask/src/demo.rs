@@ -7,6 +7,7 @@ use clap::Args;
 use test_kit::{command::stdout, product::Product, wait};
 
 use crate::{
+    bench,
     report::{Figure, Goal, Report},
     scenario::{self, Outcome},
     signals,
@@ -15,7 +16,7 @@ use crate::{
 
 #[derive(Args, Debug)]
 pub(crate) struct Demo {
-    /// Write the result as JSON.
+    /// Also measure what the bench measures, and write the result as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Leave everything running afterwards, until Ctrl-C, and print how to look around.
@@ -36,6 +37,13 @@ impl Demo {
         summary(&outcome);
         let mut report = Report::new("cargo xtask demo");
         report.results = figures(&outcome);
+        if self.json.is_some() {
+            let measured = bench::measure(&mut product, &mut steps);
+            let measured = measured.map_err(|e| product.explain(e))?;
+            let ours = |f: &Figure| measured.iter().all(|m| m.name != f.name);
+            report.results.retain(ours);
+            report.results.extend(measured);
+        }
         report.print();
         println!("\nJob {}", outcome.phase);
         if self.keep {
