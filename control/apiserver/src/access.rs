@@ -1,6 +1,7 @@
 //! Who is asking, and may they.
 
 use axum::body::Body;
+use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Request};
 use control_identity::authorize::{Attributes, Decision};
 use control_identity::principal::Principal;
@@ -12,6 +13,12 @@ use crate::status::ApiError;
 /// The caller the edge has put into the request.
 pub(crate) fn caller(request: &Request<Body>) -> Principal {
     request.extensions().get::<Principal>().cloned().unwrap_or(Principal::Anonymous)
+}
+
+/// A bearer token or a password of somebody who has proven nothing else: none is known to this server, so it is
+/// wrong. A certificate that was accepted makes them meaningless.
+pub(crate) fn has_unknown_credentials(request: &Request<Body>) -> bool {
+    request.headers().contains_key(AUTHORIZATION) && caller(request) == Principal::Anonymous
 }
 
 /// The caller, or whom they ask to be taken for (`kubectl --as`).

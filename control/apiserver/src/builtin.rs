@@ -1,5 +1,7 @@
 //! What the built-in kinds need beyond their schemas, and the objects every workspace starts with.
 
+mod data;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use control_schema::{FieldError, Resource, builtin, schema};
@@ -19,6 +21,25 @@ pub(crate) const PERMANENT: [&str; 3] = ["default", "kube-public", "kube-system"
 
 /// The finalizer in a namespace's spec: its content goes first.
 pub(crate) const NAMESPACE_FINALIZER: &str = "kubernetes";
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// Whether an update of an object that is not there creates it.
+pub(crate) fn created_by_update(resource: &Resource) -> bool {
+    let names = (resource.group.as_str(), resource.plural.as_str());
+    resource.builtin
+        && (names.0 == RBAC
+            || matches!(
+                names,
+                ("coordination.k8s.io", "leases") | ("" | "events.k8s.io", "events")
+            ))
+}
+
+/// Whether an update need not state the resource version it is based on.
+pub(crate) fn updated_blindly(resource: &Resource) -> bool {
+    let names = (resource.group.as_str(), resource.plural.as_str());
+    resource.builtin && names != CRDS && names != ("coordination.k8s.io", "leases")
+}
 
 /// Creates the first objects of a workspace where they are missing.
 pub(crate) async fn bootstrap(workspace: &Workspace) -> Result<(), WriteError> {
@@ -57,7 +78,10 @@ pub(crate) fn prepare(
         ("", "namespaces") => namespace(value, old),
         ("", "secrets") => secret(value, old),
         ("", "configmaps") => {
-            old.map_or_else(Vec::new, |old| immutable(value, old, &["data", "binaryData"]))
+            let mut errors = data::config_map(value);
+            errors
+                .extend(old.iter().flat_map(|old| immutable(value, old, &["data", "binaryData"])));
+            errors
         }
         ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => {
             binding(value, old)
@@ -118,7 +142,7 @@ fn secret(value: &mut Value, old: Option<&Value>) -> Vec<FieldError> {
     {
         map.insert("type".to_owned(), Value::from("Opaque"));
     }
-    let mut errors = Vec::new();
+    let mut errors = data::secret(value);
     if let Some(old) = old {
         if value.get("type") != old.get("type") {
             let shown = value.get("type").cloned().unwrap_or_default();
@@ -146,7 +170,7 @@ fn immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<FieldError> {
 }
 
 fn binding(value: &mut Value, old: Option<&Value>) -> Vec<FieldError> {
-    const GROUP: &str = "rbac.authorization.k8s.io";
+    const GROUP: &str = RBAC;
     if let Some(role) = value.get_mut("roleRef").and_then(Value::as_object_mut)
         && role.get("apiGroup").and_then(Value::as_str).is_none_or(str::is_empty)
     {

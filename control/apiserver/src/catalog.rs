@@ -7,6 +7,8 @@ use control_schema::{Resource, builtin, schema};
 use control_store::{Key, Scope, Snapshot};
 use serde_json::Value;
 
+use crate::status::ApiError;
+
 /// Group and plural of custom resource definitions.
 pub(crate) const CRDS: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefinitions");
 
@@ -59,6 +61,14 @@ impl Catalog {
 
     pub(crate) fn find_kind(&self, group: &str, kind: &str) -> Option<Arc<Resource>> {
         self.by_kind.get(&format!("{group}/{kind}")).map(Arc::clone)
+    }
+
+    /// What to say of a path below a group and version where nothing is: groups that are built in have a server of
+    /// their own, which answers with a Status; everywhere else there is no page.
+    pub(crate) fn nothing_at(&self, group: &str, version: &str) -> ApiError {
+        let built_in =
+            self.resources.iter().any(|r| r.builtin && r.group == group && r.version == version);
+        if built_in { ApiError::UnknownPath } else { ApiError::NoPage }
     }
 
     /// The version a kind is stored in.

@@ -12,8 +12,9 @@ use serde_json::Value;
 
 use crate::catalog;
 use crate::convert;
+use crate::crd;
 use crate::negotiate::Shape;
-use crate::request::{Query, Target};
+use crate::request::{Query, Target, Verb};
 use crate::server::Inner;
 use crate::status::ApiError;
 
@@ -22,6 +23,7 @@ use crate::status::ApiError;
 pub(crate) struct Call<'a> {
     pub(crate) inner: &'a Inner,
     pub(crate) who: Principal,
+    pub(crate) verb: Verb,
     pub(crate) target: Target,
     pub(crate) query: Query,
     pub(crate) resource: Arc<Resource>,
@@ -52,8 +54,32 @@ impl Call<'_> {
         catalog::scope(&self.resource, self.namespace())
     }
 
+    /// Where kube would keep the object, as some messages tell.
+    pub(crate) fn registry_key(&self) -> String {
+        let own_prefix = !self.resource.builtin || crd::is_definition(&self.resource);
+        let group = Some(self.resource.group.as_str()).filter(|_| own_prefix);
+        let namespace = self.namespace().filter(|_| self.resource.namespaced());
+        let parts = [group, Some(self.resource.plural.as_str()), namespace, Some(self.name())];
+        let path: Vec<&str> = parts.into_iter().flatten().collect();
+        format!("/registry/{}", path.join("/"))
+    }
+
     pub(crate) fn not_found(&self) -> ApiError {
         ApiError::NotFound { resource: self.resource.qualified(), name: self.name().to_owned() }
+    }
+
+    pub(crate) fn nothing_here(&self) -> ApiError {
+        if self.resource.builtin { ApiError::UnknownPath } else { ApiError::NoPage }
+    }
+
+    pub(crate) fn not_allowed(&self, verb: Verb) -> ApiError {
+        if self.resource.builtin {
+            return ApiError::MethodNotAllowed;
+        }
+        ApiError::MethodNotSupported {
+            resource: self.resource.qualified(),
+            verb: verb.as_str().to_owned(),
+        }
     }
 
     pub(crate) fn conflict(&self, message: impl Into<String>) -> ApiError {

@@ -91,6 +91,33 @@ pub(crate) fn group(catalog: &Catalog, name: &str) -> Option<Value> {
     Some(object)
 }
 
+/// Every path that clients may start from, sorted.
+pub(crate) fn paths(catalog: &Catalog) -> Vec<String> {
+    let fixed = [
+        "/api",
+        "/api/v1",
+        "/apis",
+        "/apis/",
+        "/healthz",
+        "/healthz/ping",
+        "/livez",
+        "/livez/ping",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openapi/v3/",
+        "/readyz",
+        "/readyz/ping",
+        "/version",
+    ];
+    let mut all: Vec<String> = fixed.iter().map(|p| (*p).to_owned()).collect();
+    for (group, versions) in groups(catalog) {
+        all.push(format!("/apis/{group}"));
+        all.extend(versions.iter().map(|v| format!("/apis/{group}/{v}")));
+    }
+    all.sort();
+    all
+}
+
 /// A subresource as discovery shows it: name, kind it answers with, verbs.
 struct Sub {
     name: String,

@@ -13,6 +13,7 @@ mod access;
 mod admission;
 mod builtin;
 mod catalog;
+mod common;
 mod context;
 mod convert;
 mod crd;

@@ -3,6 +3,7 @@
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 
+use crate::request::Verb;
 use crate::status::ApiError;
 
 /// Shape of a response body; always JSON.
@@ -83,6 +84,17 @@ pub(crate) fn shape(headers: &HeaderMap) -> Result<Shape, ApiError> {
     Err(ApiError::NotAcceptable { accepted: ACCEPTED })
 }
 
+/// What a router says that has no route with such a representation.
+pub(crate) fn no_representation(verb: Verb) -> ApiError {
+    let available = match verb {
+        Verb::List | Verb::Watch => {
+            "application/json, application/yaml, application/vnd.kubernetes.protobuf, application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
+        }
+        _ => ACCEPTED,
+    };
+    ApiError::NoRepresentation { available }
+}
+
 fn meta_v1(media: &Media<'_>) -> bool {
     media.get("g") == Some("meta.k8s.io") && media.get("v") == Some("v1")
 }
@@ -104,6 +116,15 @@ pub(crate) fn discovery(headers: &HeaderMap) -> Result<Discovery, ApiError> {
         }
     }
     Err(ApiError::NotAcceptable { accepted: ACCEPTED })
+}
+
+/// The media type of an OpenAPI v2 document in protobuf form.
+pub(crate) const OPENAPI_PROTOBUF: &str =
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+/// Whether a client prefers an OpenAPI document in protobuf form; old clients write `@` for the first dot of the version.
+pub(crate) fn wants_protobuf(headers: &HeaderMap) -> bool {
+    accepted(headers).first().is_some_and(|m| m.ty.replace('@', ".") == OPENAPI_PROTOBUF)
 }
 
 /// Whether plain JSON is acceptable, for documents that have no other form.
@@ -135,9 +156,9 @@ pub(crate) fn body_format(headers: &HeaderMap) -> Result<BodyFormat, ApiError> {
         "" | "application/json" | "*/*" => Ok(BodyFormat::Json),
         "application/yaml" => Ok(BodyFormat::Yaml),
         "application/vnd.kubernetes.protobuf" => Ok(BodyFormat::Protobuf),
-        other => Err(ApiError::UnsupportedMediaType {
+        _ => Err(ApiError::UnsupportedMediaType {
             message: format!(
-                "the body of the request was in an unknown format - accepted media types include: {ACCEPTED} (got {other})"
+                "the body of the request was in an unknown format - accepted media types include: {ACCEPTED}"
             ),
         }),
     }

@@ -1,8 +1,13 @@
 //! What a request is about, read from its method, path and query alone. Pure.
 
 use axum::http::Method;
+use control_schema::FieldError;
+use serde_json::Value;
 
 use crate::status::ApiError;
+
+/// Longest `fieldManager`, in bytes.
+const MAX_FIELD_MANAGER: usize = 128;
 
 /// The object or collection a path names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -142,10 +147,14 @@ pub struct Query {
     pub timeout_seconds: Option<u64>,
     pub allow_watch_bookmarks: bool,
     pub send_initial_events: Option<bool>,
+    /// As it was sent; see [`Query::check`].
+    pub dry_run_values: Vec<String>,
     pub dry_run: bool,
     pub field_manager: String,
     pub field_validation: FieldValidation,
-    pub force: bool,
+    /// A value of `fieldValidation` that is none; see [`Query::check`].
+    pub field_validation_unknown: Option<String>,
+    pub force: Option<bool>,
     pub grace_period_seconds: Option<i64>,
     pub propagation_policy: Option<String>,
     pub orphan_dependents: Option<bool>,
@@ -166,24 +175,134 @@ impl Query {
         Ok(parsed)
     }
 
+    /// Checks the options of a verb, with kube's messages.
+    pub fn check(&self, verb: Verb) -> Result<(), ApiError> {
+        let (kind, errors) = match verb {
+            Verb::Get => return Ok(()),
+            Verb::List => ("ListOptions", self.list_errors()),
+            Verb::Watch => ("ListOptions", self.watch_errors()),
+            Verb::Create => ("CreateOptions", self.write_errors()),
+            Verb::Update => ("UpdateOptions", self.write_errors()),
+            Verb::Patch => ("PatchOptions", self.write_errors()),
+            Verb::Delete | Verb::DeleteCollection => {
+                ("DeleteOptions", check_dry_run(&self.dry_run_values).into_iter().collect())
+            }
+        };
+        if errors.is_empty() {
+            return Ok(());
+        }
+        Err(invalid_options(kind, errors))
+    }
+
+    fn write_errors(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        if self.field_manager.len() > MAX_FIELD_MANAGER {
+            errors.push(FieldError::too_long("fieldManager", MAX_FIELD_MANAGER as u64));
+        }
+        for (at, c) in self.field_manager.char_indices().filter(|(_, c)| c.is_control()) {
+            let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(c));
+            let shown = Value::from(self.field_manager.as_str());
+            errors.push(FieldError::invalid("fieldManager", &shown, &detail));
+        }
+        errors.extend(check_dry_run(&self.dry_run_values));
+        if let Some(unknown) = &self.field_validation_unknown {
+            errors.push(FieldError::not_supported(
+                "fieldValidation",
+                &Value::from(unknown.as_str()),
+                &["", "Ignore", "Strict", "Warn"].map(Value::from),
+            ));
+        }
+        errors
+    }
+
+    fn list_errors(&self) -> Vec<FieldError> {
+        const FIELD: &str = "resourceVersionMatch";
+        let mut errors = Vec::new();
+        let wanted = self.resource_version_match.as_str();
+        let mut forbid =
+            |field: &str, detail: &str| errors.push(FieldError::forbidden(field, detail));
+        if !wanted.is_empty() {
+            if self.resource_version.is_empty() {
+                forbid(
+                    FIELD,
+                    "resourceVersionMatch is forbidden unless resourceVersion is provided",
+                );
+            }
+            if !self.continue_token.is_empty() {
+                forbid(FIELD, "resourceVersionMatch is forbidden when continue is provided");
+            }
+            if wanted == "Exact" && self.resource_version == "0" {
+                forbid(
+                    FIELD,
+                    "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+                );
+            }
+        }
+        if self.send_initial_events.is_some() {
+            forbid("sendInitialEvents", "sendInitialEvents is forbidden for list");
+        }
+        if !matches!(wanted, "" | "Exact" | "NotOlderThan") {
+            errors.push(FieldError::not_supported(
+                FIELD,
+                &Value::from(wanted),
+                &["Exact", "NotOlderThan", ""].map(Value::from),
+            ));
+        }
+        errors
+    }
+
+    fn watch_errors(&self) -> Vec<FieldError> {
+        const FIELD: &str = "resourceVersionMatch";
+        const NOT_OLDER: &str = "NotOlderThan";
+        let mut errors = Vec::new();
+        let wanted = self.resource_version_match.as_str();
+        if self.send_initial_events.is_some() && wanted != NOT_OLDER {
+            let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+            errors.push(FieldError::forbidden(FIELD, detail));
+        }
+        if wanted.is_empty() {
+            return errors;
+        }
+        if self.send_initial_events.is_none() {
+            let detail =
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            errors.push(FieldError::forbidden(FIELD, detail));
+        }
+        if wanted != NOT_OLDER {
+            let known = [Value::from(NOT_OLDER)];
+            errors.push(FieldError::not_supported(FIELD, &Value::from(wanted), &known));
+        }
+        if !self.continue_token.is_empty() {
+            let detail = "resourceVersionMatch is forbidden when continue is provided";
+            errors.push(FieldError::forbidden(FIELD, detail));
+        }
+        errors
+    }
+
     fn set(&mut self, key: &str, value: String) -> Result<(), ApiError> {
         match key {
             // Go's client writes a limit of zero for "all" and negative ones mean the same.
-            "limit" => self.limit = usize::try_from(number(key, &value)?).unwrap_or_default(),
+            "limit" => self.limit = usize::try_from(number(&value)?).unwrap_or_default(),
             "continue" => self.continue_token = value,
             "labelSelector" => self.label_selector = value,
             "fieldSelector" => self.field_selector = value,
             "watch" => self.watch = truth(&value),
             "resourceVersion" => self.resource_version = value,
             "resourceVersionMatch" => self.resource_version_match = value,
-            "timeoutSeconds" => self.timeout_seconds = u64::try_from(number(key, &value)?).ok(),
+            "timeoutSeconds" => self.timeout_seconds = u64::try_from(number(&value)?).ok(),
             "allowWatchBookmarks" => self.allow_watch_bookmarks = truth(&value),
             "sendInitialEvents" => self.send_initial_events = Some(truth(&value)),
-            "dryRun" => self.dry_run = dry_run(&value)?,
+            "dryRun" => {
+                self.dry_run |= value == DRY_RUN_ALL;
+                self.dry_run_values.push(value);
+            }
             "fieldManager" => self.field_manager = value,
-            "fieldValidation" => self.field_validation = field_validation(&value)?,
-            "force" => self.force = truth(&value),
-            "gracePeriodSeconds" => self.grace_period_seconds = Some(number(key, &value)?),
+            "fieldValidation" => match field_validation(&value) {
+                Some(known) => self.field_validation = known,
+                None => self.field_validation_unknown = Some(value),
+            },
+            "force" => self.force = Some(truth(&value)),
+            "gracePeriodSeconds" => self.grace_period_seconds = Some(number(&value)?),
             "propagationPolicy" => self.propagation_policy = Some(value),
             "orphanDependents" => self.orphan_dependents = Some(truth(&value)),
             "includeObject" => self.include_object = value,
@@ -193,32 +312,43 @@ impl Query {
     }
 }
 
+/// The refusal of request options of a kind of `meta.k8s.io`.
+pub(crate) fn invalid_options(kind: &str, errors: Vec<FieldError>) -> ApiError {
+    ApiError::Invalid {
+        group: "meta.k8s.io".to_owned(),
+        kind: kind.to_owned(),
+        name: String::new(),
+        errors,
+    }
+}
+
 fn truth(value: &str) -> bool {
     !matches!(value, "false" | "0")
 }
 
-fn number(key: &str, value: &str) -> Result<i64, ApiError> {
+fn number(value: &str) -> Result<i64, ApiError> {
     value.parse().map_err(|_not| {
-        ApiError::bad(format!("invalid value for query parameter {key}: \"{value}\""))
+        ApiError::bad(format!("strconv.ParseInt: parsing {value:?}: invalid syntax"))
     })
 }
 
-pub(crate) fn dry_run(value: &str) -> Result<bool, ApiError> {
-    match value {
-        "" => Ok(false),
-        "All" => Ok(true),
-        other => Err(ApiError::bad(format!("invalid dryRun value \"{other}\": must be \"All\""))),
-    }
+pub(crate) const DRY_RUN_ALL: &str = "All";
+
+/// Refuses values of `dryRun` other than the one there is.
+pub(crate) fn check_dry_run(values: &[String]) -> Option<FieldError> {
+    let shown = Value::from(values.to_vec());
+    values
+        .iter()
+        .any(|v| v != DRY_RUN_ALL)
+        .then(|| FieldError::not_supported("dryRun", &shown, &[Value::from(DRY_RUN_ALL)]))
 }
 
-fn field_validation(value: &str) -> Result<FieldValidation, ApiError> {
+fn field_validation(value: &str) -> Option<FieldValidation> {
     match value {
-        "" | "Warn" => Ok(FieldValidation::Warn),
-        "Ignore" => Ok(FieldValidation::Ignore),
-        "Strict" => Ok(FieldValidation::Strict),
-        other => Err(ApiError::bad(format!(
-            "fieldValidation: Unsupported value: \"{other}\": supported values: \"Ignore\", \"Strict\", \"Warn\""
-        ))),
+        "" | "Warn" => Some(FieldValidation::Warn),
+        "Ignore" => Some(FieldValidation::Ignore),
+        "Strict" => Some(FieldValidation::Strict),
+        _ => None,
     }
 }
 
@@ -320,7 +450,19 @@ mod tests {
             (q.limit, q.label_selector.as_str(), q.watch, q.dry_run),
             (500, "a=b,c", true, true)
         );
-        assert!(Query::parse("fieldValidation=Maybe").is_err());
+        let refused = |query: &str, verb| Query::parse(query).unwrap().check(verb).unwrap_err();
+        assert_eq!(
+            refused("fieldValidation=Maybe&dryRun=No", Verb::Create).to_string(),
+            "CreateOptions.meta.k8s.io \"\" is invalid: [dryRun: Unsupported value: [\"No\"]: supported values: \"All\", fieldValidation: Unsupported value: \"Maybe\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"]"
+        );
+        assert_eq!(
+            refused("resourceVersionMatch=Exact&resourceVersion=0", Verb::List).to_string(),
+            "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""
+        );
+        assert_eq!(
+            refused("sendInitialEvents=true", Verb::Watch).to_string(),
+            "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        );
         assert!(Query::parse("limit=x").is_err());
     }
 }

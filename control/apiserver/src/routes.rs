@@ -2,18 +2,19 @@
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::http::header::{CONTENT_TYPE, HOST, VARY};
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use axum::routing::any;
 use control_identity::principal::Principal;
 use serde_json::json;
 
 use crate::access;
+use crate::common;
 use crate::discovery;
 use crate::negotiate::{self, Discovery};
 use crate::openapi;
 use crate::server::{ApiServer, Inner};
-use crate::status::{ApiError, json_response};
+use crate::status::{ApiError, json_response, page};
 use crate::verbs;
 
 /// Who may use a route.
@@ -58,8 +59,11 @@ const fn route(path: &'static str, policy: Policy, served: Served) -> Route {
 pub const ROUTES: &[Route] = &[
     route("/", Policy::Authenticated, Served::Root),
     route("/healthz", Policy::Anyone, Served::Health),
+    route("/healthz/ping", Policy::Anyone, Served::Health),
     route("/livez", Policy::Anyone, Served::Health),
+    route("/livez/ping", Policy::Anyone, Served::Health),
     route("/readyz", Policy::Anyone, Served::Health),
+    route("/readyz/ping", Policy::Anyone, Served::Health),
     route("/version", Policy::Anyone, Served::Version),
     route("/version/", Policy::Anyone, Served::Version),
     route("/api", Policy::Anyone, Served::Api),
@@ -93,14 +97,21 @@ pub(crate) fn router(server: &ApiServer) -> Router {
         );
     }
     router.fallback(|request: Request<Body>| async move {
-        match access::caller(&request) {
+        common::finish(match access::caller(&request) {
             Principal::Anonymous => access::path_denied(&Principal::Anonymous, &request).response(),
-            _ => ApiError::UnknownPath.response(),
-        }
+            _ => ApiError::NoPage.response(),
+        })
     })
 }
 
 async fn answer(server: &ApiServer, route: Route, request: Request<Body>) -> Response<Body> {
+    common::finish(respond(server, route, request).await)
+}
+
+async fn respond(server: &ApiServer, route: Route, request: Request<Body>) -> Response<Body> {
+    if access::has_unknown_credentials(&request) {
+        return ApiError::Unauthorized.response();
+    }
     let who = match access::effective_caller(&server.inner, &request) {
         Ok(who) => who,
         Err(error) => return error.response(),
@@ -127,29 +138,30 @@ fn document(
     let headers = request.headers();
     let catalog = inner.catalog.load();
     let ok = |value| Ok(json_response(StatusCode::OK, &value));
+    let query = request.uri().query().unwrap_or_default();
     let mut segments = path.trim_start_matches('/').split('/').skip(1);
     match served {
-        Served::Root => ok(json!({"paths": ROUTES.iter().map(|r| r.path).collect::<Vec<_>>()})),
-        Served::Health => Ok(text("ok")),
+        Served::Root => ok(json!({"paths": discovery::paths(&catalog)})),
+        Served::Health => Ok(health(path, query)),
         Served::Version => ok(discovery::version()),
         Served::Api | Served::Apis => Ok(root_discovery(inner, served == Served::Api, headers)?),
         Served::Group => {
             let name = segments.next().unwrap_or_default();
-            ok(discovery::group(&catalog, name).ok_or(ApiError::UnknownPath)?)
+            ok(discovery::group(&catalog, name).ok_or(ApiError::NoPage)?)
         }
         Served::ResourceList => {
             let first = segments.next().unwrap_or_default();
             let (group, version) = segments.next().map_or(("", first), |version| (first, version));
             let list = discovery::resource_list(&catalog, &inner.extensions, group, version);
-            ok(list.ok_or(ApiError::UnknownPath)?)
+            ok(list.ok_or(ApiError::NoPage)?)
         }
         Served::OpenApiV2 => openapi::v2(inner, &catalog, headers),
-        Served::OpenApiIndex => openapi::index(inner, &catalog),
+        Served::OpenApiIndex => openapi::index(inner, &catalog, headers),
         Served::OpenApiGroup => {
             let path = path.strip_prefix("/openapi/v3/").unwrap_or_default();
-            openapi::group_version(inner, &catalog, path, headers)
+            openapi::group_version(inner, &catalog, path, request)
         }
-        Served::Objects => Err(ApiError::UnknownPath),
+        Served::Objects => Err(ApiError::NoPage),
     }
 }
 
@@ -162,7 +174,11 @@ fn root_discovery(
     match negotiate::discovery(headers)? {
         Discovery::Aggregated(version) => {
             let list = discovery::aggregated(&catalog, &inner.extensions, core, version);
-            let mut response = json_response(StatusCode::OK, &list);
+            let mut response = common::tagged(list.to_string().into(), headers);
+            response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+            if response.status() != StatusCode::OK {
+                return Ok(response);
+            }
             let media = if version == "v2" {
                 "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
             } else {
@@ -179,10 +195,12 @@ fn root_discovery(
     }
 }
 
-fn text(body: &'static str) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    response
+/// Requests are served only once the store is open and the kinds are loaded, so there is nothing to find out.
+fn health(path: &str, query: &str) -> Response<Body> {
+    let verbose = query.split('&').any(|p| p.split('=').next() == Some("verbose"));
+    if !verbose {
+        return page(StatusCode::OK, "ok");
+    }
+    let name = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    page(StatusCode::OK, format!("[+]ping ok\n[+]store ok\n{name} check passed\n"))
 }

@@ -1,7 +1,7 @@
 //! Refusals, and the one place that turns them into Kubernetes `Status` objects.
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, Response, StatusCode};
 use control_schema::FieldError;
 use control_schema::error::{causes, invalid_message};
@@ -13,6 +13,11 @@ use serde_json::{Map, Value, json};
 pub enum ApiError {
     #[error("the server could not find the requested resource")]
     UnknownPath,
+    /// A path that belongs to no kind at all: a page, as every web server has one, instead of a Status.
+    #[error("404 page not found")]
+    NoPage,
+    #[error("Unauthorized")]
+    Unauthorized,
     #[error("{resource} \"{name}\" not found")]
     NotFound { resource: String, name: String },
     #[error("{resource} \"{name}\" already exists")]
@@ -23,9 +28,9 @@ pub enum ApiError {
     Conflict { resource: String, name: String, message: String },
     #[error("{}", invalid_message(kind, group, name, errors))]
     Invalid { group: String, kind: String, name: String, errors: Vec<FieldError> },
-    /// A patch that does not apply to the object.
-    #[error("{message}")]
-    Unprocessable { resource: String, name: String, message: String },
+    /// A patch that does not apply to the object; kube keeps the reason to itself.
+    #[error("the server rejected our request due to an error in our request")]
+    Unprocessable,
     #[error("{message}")]
     BadRequest { message: String },
     #[error("{resource}{} is forbidden: {message}", quoted(name))]
@@ -36,6 +41,14 @@ pub enum ApiError {
     NamespaceTerminating { resource: String, name: String, message: String, namespace: String },
     #[error("the server does not allow this method on the requested resource")]
     MethodNotAllowed,
+    /// The same for a kind that a definition brought in.
+    #[error("{verb} is not supported on resources of kind \"{resource}\"")]
+    MethodNotSupported { resource: String, verb: String },
+    /// Refusals of a media type before any kind is asked.
+    #[error("406: Not Acceptable\n\nAvailable representations: {available}")]
+    NoRepresentation { available: &'static str },
+    #[error("415: Unsupported Media Type")]
+    NoSuchMediaType,
     #[error("only the following media types are accepted: {accepted}")]
     NotAcceptable { accepted: &'static str },
     #[error("{message}")]
@@ -48,6 +61,8 @@ pub enum ApiError {
     ApplyConflict { message: String, causes: Vec<Value> },
     #[error("Request entity too large: limit is {limit}")]
     TooLarge { limit: usize },
+    #[error("Request entity too large: {message}")]
+    TooMany { message: String },
     /// An error that kube-apiserver passes on without a reason.
     #[error("{message}")]
     Unnamed { message: String },
@@ -90,28 +105,37 @@ impl ApiError {
 
     fn code_and_reason(&self) -> (StatusCode, &'static str) {
         match self {
-            Self::UnknownPath | Self::NotFound { .. } => (StatusCode::NOT_FOUND, "NotFound"),
+            Self::UnknownPath | Self::NoPage | Self::NotFound { .. } => {
+                (StatusCode::NOT_FOUND, "NotFound")
+            }
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
             Self::AlreadyExists { .. } | Self::BeingDeleted { .. } => {
                 (StatusCode::CONFLICT, "AlreadyExists")
             }
             Self::Conflict { .. } | Self::ApplyConflict { .. } => {
                 (StatusCode::CONFLICT, "Conflict")
             }
-            Self::Invalid { .. } | Self::Unprocessable { .. } => {
+            Self::Invalid { .. } | Self::Unprocessable => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "Invalid")
             }
             Self::BadRequest { .. } => (StatusCode::BAD_REQUEST, "BadRequest"),
             Self::Forbidden { .. }
             | Self::ForbiddenPath { .. }
             | Self::NamespaceTerminating { .. } => (StatusCode::FORBIDDEN, "Forbidden"),
-            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
-            Self::NotAcceptable { .. } => (StatusCode::NOT_ACCEPTABLE, "NotAcceptable"),
-            Self::UnsupportedMediaType { .. } => {
+            Self::MethodNotAllowed | Self::MethodNotSupported { .. } => {
+                (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed")
+            }
+            Self::NotAcceptable { .. } | Self::NoRepresentation { .. } => {
+                (StatusCode::NOT_ACCEPTABLE, "NotAcceptable")
+            }
+            Self::UnsupportedMediaType { .. } | Self::NoSuchMediaType => {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType")
             }
             Self::Expired { .. } => (StatusCode::GONE, "Expired"),
             Self::TooLargeResourceVersion { .. } => (StatusCode::GATEWAY_TIMEOUT, "Timeout"),
-            Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge"),
+            Self::TooLarge { .. } | Self::TooMany { .. } => {
+                (StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge")
+            }
             Self::Unnamed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, ""),
             Self::Internal { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
             Self::Unavailable { .. } => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
@@ -124,7 +148,6 @@ impl ApiError {
             | Self::AlreadyExists { resource, name }
             | Self::BeingDeleted { resource, name }
             | Self::Conflict { resource, name, .. }
-            | Self::Unprocessable { resource, name, .. }
             | Self::Forbidden { resource, name, .. } => details(name, resource),
             Self::Invalid { group, kind, name, errors } => {
                 let mut map = details(name, kind);
@@ -144,6 +167,7 @@ impl ApiError {
                 map.insert("causes".to_owned(), json!([cause]));
                 map
             }
+            Self::MethodNotSupported { resource, .. } => details("", resource),
             Self::ApplyConflict { causes, .. } => {
                 Map::from_iter([("causes".to_owned(), Value::Array(causes.clone()))])
             }
@@ -172,8 +196,17 @@ impl ApiError {
             map.remove("reason");
         }
         let details = self.details();
-        let wanted =
-            !details.is_empty() || matches!(self, Self::UnknownPath | Self::ForbiddenPath { .. });
+        let always = matches!(
+            self,
+            Self::UnknownPath
+                | Self::ForbiddenPath { .. }
+                | Self::MethodNotAllowed
+                | Self::NoRepresentation { .. }
+                | Self::NoSuchMediaType
+                | Self::Unprocessable
+                | Self::Invalid { .. }
+        );
+        let wanted = !details.is_empty() || always;
         if wanted && let Some(map) = status.as_object_mut() {
             map.insert("details".to_owned(), Value::Object(details));
         }
@@ -184,7 +217,15 @@ impl ApiError {
     #[must_use]
     pub fn response(&self) -> Response<Body> {
         let (code, _) = self.code_and_reason();
+        if matches!(self, Self::NoPage) {
+            return page(code, "404 page not found\n");
+        }
         let mut response = json_response(code, &self.status());
+        if matches!(self, Self::Forbidden { .. } | Self::ForbiddenPath { .. }) {
+            response
+                .headers_mut()
+                .insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        }
         if matches!(self, Self::TooLargeResourceVersion { .. } | Self::Unavailable { .. }) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
@@ -211,6 +252,16 @@ impl ApiError {
 /// What a client hears whose copy is stale.
 pub(crate) const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
+
+/// A response of plain text.
+pub(crate) fn page(code: StatusCode, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
 
 /// A JSON response; a value that cannot be serialised becomes an empty 500, which cannot happen
 /// for `serde_json::Value`.

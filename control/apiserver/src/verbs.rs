@@ -51,29 +51,45 @@ async fn dispatch(
     who: Principal,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let target = Target::parse(request.uri().path()).ok_or(ApiError::UnknownPath)?;
+    let target = Target::parse(request.uri().path()).ok_or(ApiError::NoPage)?;
     let query = Query::parse(request.uri().query().unwrap_or_default())?;
     let verb = Verb::of(request.method(), &target, &query).ok_or(ApiError::MethodNotAllowed)?;
     access::check(inner, &who, verb, &target, &name_asked_for(verb, &target, &query))?;
     let catalog = inner.catalog.load_full();
     let resource = catalog
         .find(&target.group, &target.version, &target.resource)
-        .ok_or(ApiError::UnknownPath)?;
+        .ok_or_else(|| catalog.nothing_at(&target.group, &target.version))?;
     if !resource.namespaced() && target.namespace.is_some() {
-        return Err(ApiError::UnknownPath);
+        return Err(catalog.nothing_at(&target.group, &target.version));
     }
+    check_name(&target)?;
+    query.check(verb)?;
     if let Some(extension) = extension(inner, &target) {
         return Ok(extension.call(target, request).await);
     }
     let (parts, body) = request.into_parts();
-    let shape = negotiate::shape(&parts.headers)?;
+    let shape = negotiate::shape(&parts.headers).map_err(|refused| {
+        // Built-in kinds are routed by media type before anything looks at the request.
+        if resource.builtin { negotiate::no_representation(verb) } else { refused }
+    })?;
     let body = read(body).await?;
-    let call = Call { inner, who, target, query, resource, shape, headers: parts.headers, body };
+    let headers = parts.headers;
+    let call = Call { inner, who, verb, target, query, resource, shape, headers, body };
     let mut response = Box::pin(run(&call, verb)).await?;
     if let Some(warning) = &call.resource.deprecation {
         render::add_warnings(&mut response, std::slice::from_ref(warning));
     }
     Ok(response)
+}
+
+/// A name that could not be a segment of a key in the store.
+fn check_name(target: &Target) -> Result<(), ApiError> {
+    let Some(name) = &target.name else { return Ok(()) };
+    let problems = control_schema::names::path_segment(name);
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::bad(format!("Name parameter invalid: {name:?}: {}", problems.join(";"))))
 }
 
 /// The object that authorisation is about; a list of one name is about that one.
@@ -117,13 +133,17 @@ async fn run(call: &Call<'_>, verb: Verb) -> Result<Response<Body>, ApiError> {
     // Without a namespace in the path only lists and watches of a namespaced kind make sense.
     let lacks_namespace = resource.namespaced() && call.namespace().is_none();
     if lacks_namespace && call.target.name.is_some() {
-        return Err(ApiError::UnknownPath);
+        return Err(call.nothing_here());
     }
     if lacks_namespace && !matches!(verb, Verb::List | Verb::Watch) {
-        return Err(ApiError::MethodNotAllowed);
+        return Err(if resource.builtin { ApiError::MethodNotAllowed } else { ApiError::NoPage });
     }
     if !resource.verbs.iter().any(|v| v == verb.as_str()) {
-        return Err(ApiError::MethodNotAllowed);
+        return Err(call.not_allowed(verb));
+    }
+    let unnamed = call.target.name.is_none();
+    if unnamed && !resource.builtin && matches!(verb, Verb::Update | Verb::Patch) {
+        return Err(ApiError::bad("name must be provided"));
     }
     match verb {
         Verb::Get => read::get(call),
@@ -132,9 +152,8 @@ async fn run(call: &Call<'_>, verb: Verb) -> Result<Response<Body>, ApiError> {
         Verb::Create if call.target.name.is_some() => Err(ApiError::MethodNotAllowed),
         Verb::Create if review::is_review(resource) => review::create(call),
         Verb::Create => create::create(call).await,
-        Verb::Update if call.target.name.is_none() => Err(ApiError::MethodNotAllowed),
+        Verb::Update | Verb::Patch if unnamed => Err(ApiError::MethodNotAllowed),
         Verb::Update => update::update(call, crate::admission::Part::Main).await,
-        Verb::Patch if call.target.name.is_none() => Err(ApiError::MethodNotAllowed),
         Verb::Patch => patch::patch(call, crate::admission::Part::Main).await,
         Verb::Delete => delete::delete(call).await,
         Verb::DeleteCollection => delete::delete_collection(call).await,
@@ -151,11 +170,11 @@ async fn subresource_verb(
         ("status", Verb::Get) if call.resource.status => read::get(call),
         ("status", Verb::Update) if call.resource.status => update::update(call, part).await,
         ("status", Verb::Patch) if call.resource.status => patch::patch(call, part).await,
-        ("status", _) if call.resource.status => Err(ApiError::MethodNotAllowed),
+        ("status", _) if call.resource.status => Err(call.not_allowed(verb)),
         ("scale", _) if call.resource.scale.is_some() => scale::serve(call, verb).await,
         ("finalize", Verb::Update) if call.target.resource == "namespaces" => {
             update::finalize_namespace(call).await
         }
-        _ => Err(ApiError::UnknownPath),
+        _ => Err(call.nothing_here()),
     }
 }

@@ -185,8 +185,11 @@ async fn every_route_refuses_strangers_unless_it_is_for_everyone() {
         open,
         [
             "/healthz",
+            "/healthz/ping",
             "/livez",
+            "/livez/ping",
             "/readyz",
+            "/readyz/ping",
             "/version",
             "/version/",
             "/api",

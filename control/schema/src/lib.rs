@@ -7,6 +7,7 @@
 pub mod apply;
 pub mod builtin;
 pub mod error;
+pub mod golang;
 pub mod names;
 
 pub mod openapi;

@@ -2,6 +2,7 @@
 //! strategies), v2 for all together. The v2 document is the v3 one, rewritten.
 
 mod operations;
+mod protobuf;
 mod schemas;
 #[cfg(test)]
 mod tests;
@@ -20,7 +21,7 @@ pub fn v3<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> Value {
     let (paths, schemas) = parts(resources);
     json!({
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1.35.0"},
+        "info": {"title": "Kubernetes", "version": "v1.34.0"},
         "paths": paths,
         "components": {"schemas": schemas},
     })
@@ -30,6 +31,11 @@ pub fn v3<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> Value {
 pub fn v2<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> Value {
     let (paths, schemas) = parts(resources);
     v2::document(paths, schemas)
+}
+
+/// The swagger document in protobuf form; `document` is what [`v2`] made.
+pub fn v2_protobuf(document: &Value) -> Vec<u8> {
+    protobuf::document(document)
 }
 
 /// The index at `/openapi/v3`: one entry per (group, version, hash of the document).

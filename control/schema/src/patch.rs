@@ -13,11 +13,13 @@ use crate::schema::Node;
 #[derive(Debug, thiserror::Error)]
 pub enum PatchError {
     /// The document is no patch of this type.
-    #[error("error decoding patch: {0}")]
+    #[error("{0}")]
     Malformed(String),
     /// An operation of a JSON patch does not apply to this object.
-    #[error("the server rejected our request due to an error in our request: {0}")]
+    #[error("{0}")]
     Operation(String),
+    #[error("the allowed maximum operations in a JSON patch is {max}, got {found}")]
+    TooManyOperations { max: usize, found: usize },
     #[error("testing value {path} failed")]
     TestFailed { path: String },
     #[error("map: {patch} does not contain declared merge key: {key}")]

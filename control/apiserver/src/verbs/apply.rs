@@ -14,6 +14,7 @@ use crate::context::Call;
 use crate::convert;
 use crate::crd;
 use crate::render::{self, now_rfc3339};
+use crate::request;
 use crate::status::{ApiError, MODIFIED};
 
 pub(super) async fn apply(call: &Call<'_>, part: Part) -> Result<Response<Body>, ApiError> {
@@ -39,12 +40,8 @@ pub(super) async fn apply(call: &Call<'_>, part: Part) -> Result<Response<Body>,
 
 fn decode(call: &Call<'_>) -> Result<(Value, Vec<String>), ApiError> {
     if call.query.field_manager.is_empty() {
-        return Err(ApiError::Invalid {
-            group: "meta.k8s.io".to_owned(),
-            kind: "PatchOptions".to_owned(),
-            name: String::new(),
-            errors: vec![FieldError::required("fieldManager", "is required for apply patch")],
-        });
+        let missing = FieldError::required("fieldManager", "is required for apply patch");
+        return Err(request::invalid_options("PatchOptions", vec![missing]));
     }
     let decoded = strict::decode_yaml(&call.body)
         .map_err(|e| ApiError::bad(format!("error decoding YAML: {e}")))?;
@@ -69,12 +66,14 @@ fn merge(call: &Call<'_>, live: Option<&Value>, applied: &Value) -> Result<Value
     let api_version = call.resource.api_version();
     let writer = admission::writer(call, &api_version, &now);
     let root = call.resource.schema.root();
-    apply::apply(root, live, applied, &writer, call.query.force).map_err(|error| match &error {
-        ApplyError::Conflicts(_) => {
-            ApiError::ApplyConflict { message: error.to_string(), causes: error.causes() }
-        }
-        ApplyError::ManagedFieldsGiven | ApplyError::NotAnObject => {
-            ApiError::bad(error.to_string())
+    apply::apply(root, live, applied, &writer, call.query.force == Some(true)).map_err(|error| {
+        match &error {
+            ApplyError::Conflicts(_) => {
+                ApiError::ApplyConflict { message: error.to_string(), causes: error.causes() }
+            }
+            ApplyError::ManagedFieldsGiven | ApplyError::NotAnObject => {
+                ApiError::bad(error.to_string())
+            }
         }
     })
 }
@@ -82,10 +81,11 @@ fn merge(call: &Call<'_>, live: Option<&Value>, applied: &Value) -> Result<Value
 /// `None` when somebody else created the object meanwhile.
 async fn create(call: &Call<'_>, applied: &Value) -> Result<Option<Response<Body>>, ApiError> {
     write::check_namespace(call, call.name())?;
-    if !text(applied, "/metadata/uid").is_empty() {
-        return Err(call.conflict(
-            "uid mismatch: the provided object specified a uid, and no object was found",
-        ));
+    let uid = text(applied, "/metadata/uid");
+    if !uid.is_empty() {
+        return Err(call.conflict(format!(
+            "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+        )));
     }
     let mut value = merge(call, None, applied)?;
     admission::create(call, &mut value)?;

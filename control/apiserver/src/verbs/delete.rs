@@ -59,10 +59,17 @@ impl DeleteOptions {
         let policy = own("/propagationPolicy").or_else(|| call.query.propagation_policy.clone());
         let orphan =
             body.get("orphanDependents").and_then(Value::as_bool).or(call.query.orphan_dependents);
-        let mut dry_run = call.query.dry_run;
-        for value in body.get("dryRun").and_then(Value::as_array).into_iter().flatten() {
-            dry_run |= request::dry_run(value.as_str().unwrap_or_default())?;
+        let given: Vec<String> = body
+            .get("dryRun")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .map(|v| v.as_str().unwrap_or_default().to_owned())
+            .collect();
+        if let Some(error) = request::check_dry_run(&given) {
+            return Err(request::invalid_options("DeleteOptions", vec![error]));
         }
+        let dry_run = call.query.dry_run || !given.is_empty();
         Ok(Self {
             uid: own("/preconditions/uid"),
             resource_version: own("/preconditions/resourceVersion"),
@@ -83,16 +90,14 @@ fn propagation(
         Some("Orphan") => Ok(Some(Propagation::Orphan)),
         Some("Background") => Ok(Some(Propagation::Background)),
         Some("Foreground") => Ok(Some(Propagation::Foreground)),
-        Some(other) => Err(ApiError::Invalid {
-            group: "meta.k8s.io".to_owned(),
-            kind: "DeleteOptions".to_owned(),
-            name: String::new(),
-            errors: vec![control_schema::FieldError::not_supported(
+        Some(other) => Err(request::invalid_options(
+            "DeleteOptions",
+            vec![control_schema::FieldError::not_supported(
                 "propagationPolicy",
                 &Value::from(other),
                 &[json!("Foreground"), json!("Background"), json!("Orphan"), json!("nil")],
             )],
-        }),
+        )),
     }
 }
 
@@ -212,19 +217,22 @@ fn check(
             message: "this namespace may not be deleted".to_owned(),
         });
     }
-    let stale = |what: &str, wanted: &str, found: &str| {
+    let stale = |what: &str, wanted: &str, found: &str, why: &str| {
         let message = format!(
-            "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might have been deleted and then recreated"
+            "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might have been {why}"
         );
-        Err(ApiError::Conflict { resource: qualified.clone(), name: name.clone(), message })
+        // Named by kind: kube does so in this one place.
+        let dot = if resource.group.is_empty() { "" } else { "." };
+        let resource = format!("{}{dot}{}", resource.kind, resource.group);
+        Err(ApiError::Conflict { resource, name: name.clone(), message })
     };
     let uid = text(&old.value, "/metadata/uid");
     if let Some(wanted) = options.uid.as_deref().filter(|w| *w != uid) {
-        return stale("UID", wanted, uid);
+        return stale("UID", wanted, uid, "deleted and then recreated");
     }
     let revision = old.revision.to_string();
     if let Some(wanted) = options.resource_version.as_deref().filter(|w| *w != revision) {
-        return stale("ResourceVersion", wanted, &revision);
+        return stale("ResourceVersion", wanted, &revision, "modified");
     }
     Ok(())
 }

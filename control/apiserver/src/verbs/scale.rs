@@ -18,14 +18,14 @@ use crate::request::Verb;
 use crate::status::{ApiError, MODIFIED, json_response};
 
 pub(super) async fn serve(call: &Call<'_>, verb: Verb) -> Result<Response<Body>, ApiError> {
-    let scale = call.resource.scale.as_ref().ok_or(ApiError::UnknownPath)?;
+    let scale = call.resource.scale.as_ref().ok_or(ApiError::NoPage)?;
     match verb {
         Verb::Get => {
             let object = call.inner.workspace.get(&call.key()).ok_or_else(|| call.not_found())?;
             Ok(json_response(StatusCode::OK, &shown(scale, &object)))
         }
         Verb::Update | Verb::Patch => change(call, scale, verb).await,
-        _ => Err(ApiError::MethodNotAllowed),
+        _ => Err(call.not_allowed(verb)),
     }
 }
 

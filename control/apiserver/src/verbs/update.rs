@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::write::{self, Replaced};
 use crate::admission::{self, Part, text};
+use crate::builtin;
 use crate::context::Call;
 use crate::convert;
 use crate::render;
@@ -23,14 +24,21 @@ pub(super) async fn update(call: &Call<'_>, part: Part) -> Result<Response<Body>
     let mut sent = decoded.value;
     let warnings = admission::prune(call, &mut sent, &decoded.duplicates)
         .map_err(|message| admission::strict_refusal(&call.resource, &message))?;
-    let conditional = !text(&sent, "/metadata/resourceVersion").is_empty();
+    let conditional = !matches!(text(&sent, "/metadata/resourceVersion"), "" | "0");
     for _ in 0..ATTEMPTS {
-        let old = call.inner.workspace.latest(&call.key()).ok_or_else(|| call.not_found())?;
-        if !conditional && !call.resource.builtin {
-            return Err(unconditional(call));
-        }
+        let Some(old) = call.inner.workspace.latest(&call.key()) else {
+            if part == Part::Main && builtin::created_by_update(&call.resource) {
+                return create_instead(call, sent, warnings).await;
+            }
+            return Err(call.not_found());
+        };
         let mut new = sent.clone();
         let before = convert::served(&call.resource, &old.value);
+        admission::settle_namespace(call, &mut new)?;
+        admission::check_identity(call, &before, &new)?;
+        if !conditional && !builtin::updated_blindly(&call.resource) {
+            return Err(unconditional(call));
+        }
         admission::update(call, &before, &mut new, part)?;
         admission::record(call, Some(&before), &mut new);
         if let Some(mut response) = finish(call, &old, new).await? {
@@ -60,10 +68,27 @@ pub(super) async fn finish(
     }
 }
 
+/// An update of what is not there, for the kinds that allow it.
+async fn create_instead(
+    call: &Call<'_>,
+    mut sent: Value,
+    warnings: Vec<String>,
+) -> Result<Response<Body>, ApiError> {
+    let name = text(&sent, "/metadata/name");
+    if name != call.name() {
+        return Err(admission::wrong_name(call.name(), name));
+    }
+    if let Some(metadata) = sent.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("resourceVersion");
+    }
+    super::create::create_value(call, sent, warnings).await
+}
+
+/// The resource stands for the kind here, as in kube.
 fn unconditional(call: &Call<'_>) -> ApiError {
     ApiError::Invalid {
         group: call.resource.group.clone(),
-        kind: call.resource.kind.clone(),
+        kind: call.resource.plural.clone(),
         name: call.name().to_owned(),
         errors: vec![FieldError::invalid(
             "metadata.resourceVersion",

@@ -8,8 +8,8 @@ use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Response, StatusCode};
 use bytes::Bytes;
+use control_schema::Resource;
 use control_schema::table::IncludeObject;
-use control_schema::{FieldError, Resource};
 use control_store::{Event, EventKind, Object, Watch, WatchError};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -29,7 +29,6 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 pub(super) fn watch(call: &Call<'_>) -> Result<Response<Body>, ApiError> {
     let selection = Selection::of(call)?;
-    check_initial_events(call)?;
     let encoder = Encoder {
         resource: Arc::clone(&call.resource),
         shape: call.shape,
@@ -50,29 +49,6 @@ pub(super) fn watch(call: &Call<'_>) -> Result<Response<Body>, ApiError> {
     };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media));
     Ok(response)
-}
-
-fn check_initial_events(call: &Call<'_>) -> Result<(), ApiError> {
-    let query = &call.query;
-    let refuse = |field: &str, detail: &str| {
-        Err(ApiError::Invalid {
-            group: "meta.k8s.io".to_owned(),
-            kind: "ListOptions".to_owned(),
-            name: String::new(),
-            errors: vec![FieldError::forbidden(field, detail)],
-        })
-    };
-    match query.send_initial_events {
-        Some(_) if query.resource_version_match != "NotOlderThan" => refuse(
-            "resourceVersionMatch",
-            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-        ),
-        None if !query.resource_version_match.is_empty() => refuse(
-            "resourceVersionMatch",
-            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-        ),
-        _ => Ok(()),
-    }
 }
 
 /// The state of one watch.

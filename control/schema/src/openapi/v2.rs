@@ -16,7 +16,7 @@ pub(super) fn document(paths: Map<String, Value>, schemas: Map<String, Value>) -
         schemas.into_iter().map(|(name, s)| (name, schema(s))).collect();
     json!({
         "swagger": "2.0",
-        "info": {"title": "Kubernetes", "version": "v1.35.0"},
+        "info": {"title": "Kubernetes", "version": "v1.34.0"},
         "paths": paths,
         "definitions": definitions,
     })

@@ -9,11 +9,13 @@ use super::PatchError;
 const MAX_OPERATIONS: usize = 10_000;
 
 pub(super) fn apply(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
+    check_shape(patch)?;
+    // What is left to go wrong is an operation that is none, which is found out when it is applied.
     let patch: Patch =
-        serde_json::from_value(patch.clone()).map_err(|e| PatchError::Malformed(e.to_string()))?;
+        serde_json::from_value(patch.clone()).map_err(|e| PatchError::Operation(e.to_string()))?;
     if patch.0.len() > MAX_OPERATIONS {
-        let text = format!("the allowed maximum operations in a JSON patch is {MAX_OPERATIONS}");
-        return Err(PatchError::Malformed(text));
+        let found = patch.0.len();
+        return Err(PatchError::TooManyOperations { max: MAX_OPERATIONS, found });
     }
     json_patch::patch(target, &patch).map_err(|error| {
         let operation = patch.0.get(error.operation);
@@ -28,6 +30,21 @@ pub(super) fn apply(target: &mut Value, patch: &Value) -> Result<(), PatchError>
             }
         }
     })
+}
+
+/// A list of objects, in the words of the decoder.
+fn check_shape(patch: &Value) -> Result<(), PatchError> {
+    const OPERATION: &str = "handlers.jsonPatchOp";
+    let Some(list) = patch.as_array() else {
+        let found = crate::golang::kind(patch);
+        return Err(PatchError::Malformed(format!(
+            "error decoding patch: json: cannot unmarshal {found} into Go value of type []{OPERATION}"
+        )));
+    };
+    match list.iter().find_map(|item| crate::golang::unmarshal_error(item, OPERATION)) {
+        Some(error) => Err(PatchError::Malformed(format!("error decoding patch: {error}"))),
+        None => Ok(()),
+    }
 }
 
 fn path_of(operation: &PatchOperation) -> String {
