@@ -116,6 +116,7 @@ fn figures(o: &Outcome) -> Vec<Figure> {
 
 /// Waits for Ctrl-C with everything running.
 fn keep(product: &Product) -> Result<()> {
+    product.apply(&std::fs::read_to_string("deploy/examples/standing.yaml")?)?;
     let config = product.kubeconfig();
     println!("\nrunning until Ctrl-C. In another terminal:\n");
     println!("  export KUBECONFIG={}", config.display());
@@ -126,7 +127,7 @@ fn keep(product: &Product) -> Result<()> {
     for line in [
         "logs job/two-sites",
         "flows",
-        "doctor --from two-sites-rollout-0-0 --to two-sites-actor-0",
+        "doctor --from standing-client-0 --to standing-server-0 --port 7000",
     ] {
         println!("  {} {line}", rlark.display());
     }

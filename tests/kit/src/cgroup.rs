@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::wait::eventually;
+use crate::wait::until;
 
 /// Mount point of the v2 hierarchy: the only one, or `unified` beside v1.
 pub fn v2_mount() -> Result<PathBuf> {
@@ -61,7 +61,7 @@ pub fn remove(path: &Path) -> Result<()> {
     }
     // Absent before Linux 5.14; then the processes are ended by their own guards.
     drop(fs::write(path.join("cgroup.kill"), "1"));
-    eventually("the cgroup's processes to end", Duration::from_secs(10), || {
+    until("the cgroup's processes to end", Duration::from_secs(10), || {
         let children = fs::read_dir(path)?.flatten().filter(|e| e.path().is_dir());
         for child in children {
             remove(&child.path())?;

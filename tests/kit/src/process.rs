@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{net::Netns, wait::eventually};
+use crate::{net::Netns, wait::until};
 
 /// Ended by SIGTERM and, after ten seconds, SIGKILL when dropped; by the kernel when the owner dies.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Process {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         kill_process(pid.context("the pid of a child")?, Signal::TERM)?;
         let child = &mut self.child;
-        let ended = eventually(&format!("{} to end", self.name), limit, || Ok(child.try_wait()?));
+        let ended = until(&format!("{} to end", self.name), limit, || Ok(child.try_wait()?));
         if let Err(e) = ended {
             self.kill()?;
             return Err(e);

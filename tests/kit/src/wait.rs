@@ -5,15 +5,26 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 /// Calls `probe` until it gives a value. An error of the probe ends the wait at once: what may still
-/// heal is `Ok(None)`.
+/// heal is `Ok(None)`. An interrupt ends it too.
 pub fn eventually<T>(
+    what: &str,
+    limit: Duration,
+    mut probe: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    until(what, limit, || {
+        crate::lab::interrupted()?;
+        probe()
+    })
+}
+
+/// As [`eventually`], for clean-ups, which an interrupt is the reason for and must not end.
+pub(crate) fn until<T>(
     what: &str,
     limit: Duration,
     mut probe: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
     let end = Instant::now() + limit;
     loop {
-        crate::lab::interrupted()?;
         if let Some(v) = probe()? {
             return Ok(v);
         }
