@@ -5,7 +5,7 @@ use axum::http::header::USER_AGENT;
 use control_schema::apply::{self, Writer};
 use control_schema::names::{self, NameRule};
 use control_schema::strict::{self, Decoded};
-use control_schema::{FieldError, Resource, builtin as builtins, golang};
+use control_schema::{Cause, FieldError, Resource, builtin as builtins, golang};
 use serde_json::{Map, Value, json};
 
 use crate::builtin;
@@ -284,8 +284,34 @@ pub(crate) fn create(call: &Call<'_>, value: &mut Value) -> Result<(), ApiError>
         NameRule::of(&resource.group, &resource.plural),
         resource.namespaced(),
     ));
-    errors.extend(resource.schema.validate(value));
+    errors.extend(schema_errors(resource, value, None, &errors));
     invalid(resource, value, errors)
+}
+
+/// What the schema says of an object. Built-in kinds have checks of their own; there the schema only speaks where
+/// those (`others`) are silent. What an update leaves as it was is not held against it.
+fn schema_errors(
+    resource: &Resource,
+    new: &Value,
+    old: Option<&Value>,
+    others: &[FieldError],
+) -> Vec<FieldError> {
+    let mut errors = resource.schema.validate(new);
+    if resource.builtin {
+        errors.retain(|e| !others.iter().any(|o| o.field.starts_with(e.field.as_str())));
+        return errors;
+    }
+    if let Some(old) = old
+        && !errors.is_empty()
+    {
+        let before = resource.schema.validate(old);
+        let same_spec = old.get("spec") == new.get("spec");
+        errors.retain(|e| !(before.contains(e) && (same_spec || e.cause != Cause::Required)));
+    }
+    if errors.is_empty() {
+        errors = resource.schema.validate_rules(new, old);
+    }
+    errors
 }
 
 /// Kinds whose objects have a desired state; the flat built-ins have none.
@@ -324,8 +350,7 @@ pub(crate) fn update(
         resource.namespaced(),
     ));
     errors.extend(names::validate_metadata_update(new, old));
-    errors.extend(resource.schema.validate(new));
-    errors.extend(resource.schema.validate_update(new, old));
+    errors.extend(schema_errors(resource, new, Some(old), &errors));
     errors.extend(new_finalizers(old, new));
     invalid(resource, new, errors)?;
     set_generation(resource, old, new);

@@ -46,6 +46,10 @@ impl<'a> Media<'a> {
         matches!(self.ty, "application/json" | "application/*" | "*/*")
     }
 
+    fn is_yaml(&self) -> bool {
+        self.ty == "application/yaml"
+    }
+
     fn quality(&self) -> f32 {
         self.get("q").and_then(|q| q.parse().ok()).unwrap_or(1.0)
     }
@@ -71,7 +75,7 @@ pub(crate) fn shape(headers: &HeaderMap) -> Result<Shape, ApiError> {
     if media.is_empty() {
         return Ok(Shape::Object);
     }
-    for m in media.iter().filter(|m| m.is_json()) {
+    for m in media.iter().filter(|m| m.is_json() || m.is_yaml()) {
         match m.get("as") {
             None => return Ok(Shape::Object),
             Some("Table") if meta_v1(m) => return Ok(Shape::Table),
@@ -93,6 +97,11 @@ pub(crate) fn no_representation(verb: Verb) -> ApiError {
         _ => ACCEPTED,
     };
     ApiError::NoRepresentation { available }
+}
+
+/// Whether a client prefers YAML to JSON.
+pub(crate) fn wants_yaml(headers: &HeaderMap) -> bool {
+    accepted(headers).iter().find(|m| m.is_json() || m.is_yaml()).is_some_and(|m| m.is_yaml())
 }
 
 fn meta_v1(media: &Media<'_>) -> bool {

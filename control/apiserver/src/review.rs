@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::admission::{self, text};
 use crate::context::Call;
 use crate::render;
+use crate::routes::{Policy, ROUTES};
 use crate::status::ApiError;
 
 pub(crate) fn is_review(resource: &Resource) -> bool {
@@ -87,6 +88,18 @@ fn access(call: &Call<'_>, who: &Principal, value: &Value) -> Value {
 
 /// What the caller may do in a namespace, found by asking for each kind and verb.
 fn rules(call: &Call<'_>, value: &Value) -> Value {
+    let readable = json!([{"verbs": ["get"], "nonResourceURLs": ROUTES
+        .iter()
+        .filter(|r| r.policy != Policy::Authorized && !r.path.contains('{'))
+        .map(|r| r.path)
+        .collect::<Vec<_>>()}]);
+    if matches!(call.who, Principal::Admin { .. }) {
+        return json!({
+            "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+            "incomplete": false,
+        });
+    }
     let namespace = text(value, "/spec/namespace");
     let mut rules = Vec::new();
     for resource in call.inner.catalog.load().resources() {
@@ -114,7 +127,7 @@ fn rules(call: &Call<'_>, value: &Value) -> Value {
     }
     Value::Object(Map::from_iter([
         ("resourceRules".to_owned(), Value::Array(rules)),
-        ("nonResourceRules".to_owned(), json!([])),
-        ("incomplete".to_owned(), Value::Bool(true)),
+        ("nonResourceRules".to_owned(), readable),
+        ("incomplete".to_owned(), Value::Bool(false)),
     ]))
 }

@@ -55,6 +55,11 @@ pub enum ApiError {
     UnsupportedMediaType { message: String },
     #[error("{message}")]
     Expired { message: String },
+    /// With a token that goes on at the latest state instead.
+    #[error(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list."
+    )]
+    ContinueExpired { token: String },
     #[error("Timeout: Too large resource version: {wanted}, current: {current}")]
     TooLargeResourceVersion { wanted: u64, current: u64 },
     #[error("{message}")]
@@ -131,7 +136,7 @@ impl ApiError {
             Self::UnsupportedMediaType { .. } | Self::NoSuchMediaType => {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType")
             }
-            Self::Expired { .. } => (StatusCode::GONE, "Expired"),
+            Self::Expired { .. } | Self::ContinueExpired { .. } => (StatusCode::GONE, "Expired"),
             Self::TooLargeResourceVersion { .. } => (StatusCode::GATEWAY_TIMEOUT, "Timeout"),
             Self::TooLarge { .. } | Self::TooMany { .. } => {
                 (StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge")
@@ -194,6 +199,9 @@ impl ApiError {
             && let Some(map) = status.as_object_mut()
         {
             map.remove("reason");
+        }
+        if let (Self::ContinueExpired { token }, Some(map)) = (self, status.as_object_mut()) {
+            map.insert("metadata".to_owned(), json!({"continue": token}));
         }
         let details = self.details();
         let always = matches!(

@@ -14,10 +14,12 @@ mod write;
 pub(crate) use delete::{DeleteOptions, FOREGROUND, ORPHAN, delete_one};
 pub(crate) use write::{is_finalized, replace_if_unchanged};
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::http::{Request, Response};
+use axum::body::{Body, HttpBody};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, Request, Response};
 use bytes::Bytes;
 use control_identity::principal::Principal;
 use http_body_util::{BodyExt, Limited};
@@ -40,9 +42,31 @@ pub(crate) async fn serve(
     who: Principal,
     request: Request<Body>,
 ) -> Response<Body> {
-    match dispatch(&server.inner, who, request).await {
+    let yaml = negotiate::wants_yaml(request.headers());
+    let response = match dispatch(&server.inner, who, request).await {
         Ok(response) => response,
         Err(error) => error.response(),
+    };
+    if yaml { as_yaml(response).await } else { response }
+}
+
+/// A JSON document as YAML; streams and what is no JSON stay as they are.
+async fn as_yaml(response: Response<Body>) -> Response<Body> {
+    let json = response.headers().get(CONTENT_TYPE).is_some_and(|v| v == "application/json");
+    if !json || response.body().size_hint().exact().is_none() {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let Ok(bytes) = body.collect().await.map(http_body_util::Collected::to_bytes) else {
+        return ApiError::internal("the response could not be read").response();
+    };
+    let value: Option<serde_json::Value> = serde_json::from_slice(&bytes).ok();
+    match value.as_ref().and_then(control_schema::strict::to_yaml) {
+        Some(yaml) => {
+            parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
+            Response::from_parts(parts, Body::from(yaml))
+        }
+        None => Response::from_parts(parts, Body::from(bytes)),
     }
 }
 
@@ -51,8 +75,10 @@ async fn dispatch(
     who: Principal,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let target = Target::parse(request.uri().path()).ok_or(ApiError::NoPage)?;
-    let query = Query::parse(request.uri().query().unwrap_or_default())?;
+    let (path, watch) = plain_path(request.uri().path());
+    let target = Target::parse(&path).ok_or(ApiError::NoPage)?;
+    let mut query = Query::parse(request.uri().query().unwrap_or_default())?;
+    query.watch |= watch;
     let verb = Verb::of(request.method(), &target, &query).ok_or(ApiError::MethodNotAllowed)?;
     access::check(inner, &who, verb, &target, &name_asked_for(verb, &target, &query))?;
     let catalog = inner.catalog.load_full();
@@ -80,6 +106,17 @@ async fn dispatch(
         render::add_warnings(&mut response, std::slice::from_ref(warning));
     }
     Ok(response)
+}
+
+/// The path without the `watch` that older clients put before the resource, and whether it was there.
+fn plain_path(path: &str) -> (Cow<'_, str>, bool) {
+    let version = if path.starts_with("/api/") { 2 } else { 3 };
+    let mut parts: Vec<&str> = path.split('/').collect();
+    if parts.get(version + 1) != Some(&"watch") || parts.len() <= version + 2 {
+        return (Cow::Borrowed(path), false);
+    }
+    parts.remove(version + 1);
+    (Cow::Owned(parts.join("/")), true)
 }
 
 /// A name that could not be a segment of a key in the store.

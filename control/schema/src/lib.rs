@@ -6,6 +6,7 @@
 
 pub mod apply;
 pub mod builtin;
+pub mod cel;
 pub mod error;
 pub mod golang;
 pub mod names;

@@ -7,18 +7,20 @@ mod format;
 mod node;
 mod parse;
 mod prune;
+mod rules;
 mod structural;
 #[cfg(test)]
 pub(crate) mod tests;
-mod transition;
 mod validate;
 
 pub use crd::{
     CUSTOM_VERBS, CrdError, default_crd, established_status, resources_of_crd, validate_crd,
 };
-pub use node::{Checks, ListType, Node, Rule, Type};
+pub(crate) use format::holds as format_holds;
+pub use node::{Checks, ListType, Node, Type};
 pub use parse::SchemaError;
 pub(crate) use parse::node as parse_node;
+pub use rules::Rule;
 pub(crate) use validate::key_of;
 
 use serde_json::Value;
@@ -64,8 +66,9 @@ impl Schema {
         validate::run(&self.root, object)
     }
 
-    /// What only an update can violate: see `transition` (immutable fields by `self == oldSelf` rules).
-    pub fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        transition::run(&self.root, new, old)
+    /// Checks the rules (`x-kubernetes-validations`) on an object that [`Self::validate`] accepts. With `old` rules on
+    /// transitions apply too, and parts that did not change are not judged again.
+    pub fn validate_rules(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        rules::run(&self.root, new, old)
     }
 }

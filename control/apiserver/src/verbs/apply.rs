@@ -14,7 +14,7 @@ use crate::context::Call;
 use crate::convert;
 use crate::crd;
 use crate::render::{self, now_rfc3339};
-use crate::request;
+use crate::request::{self, FieldValidation};
 use crate::status::{ApiError, MODIFIED};
 
 pub(super) async fn apply(call: &Call<'_>, part: Part) -> Result<Response<Body>, ApiError> {
@@ -56,9 +56,41 @@ fn decode(call: &Call<'_>) -> Result<(Value, Vec<String>), ApiError> {
     if let Some(metadata) = applied.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("name".to_owned(), Value::from(call.name()));
     }
-    let warnings = admission::prune(call, &mut applied, &decoded.duplicates)
-        .map_err(|message| admission::strict_refusal(&call.resource, &message))?;
-    Ok((applied, warnings))
+    let unknown = call.resource.schema.prune(&mut applied);
+    if !unknown.is_empty() {
+        return Err(undeclared(call, &unknown));
+    }
+    // What stands twice is no part of the merge, so here the level of validation counts.
+    let twice = strict::problems(&[], &decoded.duplicates);
+    match call.query.field_validation {
+        FieldValidation::Ignore => Ok((applied, Vec::new())),
+        FieldValidation::Strict if !twice.is_empty() => {
+            Err(ApiError::bad(format!("error strict decoding YAML: {}", twice.join(", "))))
+        }
+        FieldValidation::Warn | FieldValidation::Strict => Ok((applied, twice)),
+    }
+}
+
+/// An applied configuration is merged by the schema, so there is no place for a field that is not in it, whatever the
+/// level of field validation.
+fn undeclared(call: &Call<'_>, unknown: &[String]) -> ApiError {
+    let resource = &call.resource;
+    let namespace = call.namespace().filter(|_| resource.namespaced()).unwrap_or_default();
+    let problems: Vec<String> =
+        unknown.iter().map(|path| format!(".{path}: field not declared in schema")).collect();
+    let problems = match problems.as_slice() {
+        [one] => one.clone(),
+        many => format!("errors:\n  {}", many.join("\n  ")),
+    };
+    ApiError::Unnamed {
+        message: format!(
+            "failed to create typed patch object ({namespace}/{}; {}/{}, Kind={}): {problems}",
+            call.name(),
+            resource.group,
+            resource.version,
+            resource.kind
+        ),
+    }
 }
 
 fn merge(call: &Call<'_>, live: Option<&Value>, applied: &Value) -> Result<Value, ApiError> {

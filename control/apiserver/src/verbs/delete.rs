@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
-use control_schema::Resource;
+use control_schema::{Resource, golang, strict};
 use control_store::{Key, Object, Precondition, WriteError};
 use serde_json::{Map, Value, json};
 
@@ -52,8 +52,7 @@ impl DeleteOptions {
         } else if negotiate::content_type(&call.headers) == "application/vnd.kubernetes.protobuf" {
             proto::decode(&call.body).map_err(|e| ApiError::bad(e.to_string()))?
         } else {
-            serde_json::from_slice(&call.body)
-                .map_err(|e| ApiError::bad(format!("cannot decode DeleteOptions: {e}")))?
+            decode(call)?
         };
         let own = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         let policy = own("/propagationPolicy").or_else(|| call.query.propagation_policy.clone());
@@ -77,6 +76,20 @@ impl DeleteOptions {
             dry_run,
         })
     }
+}
+
+/// `DeleteOptions` as JSON or YAML. What cannot be read is an error that kube passes on as it is.
+fn decode(call: &Call<'_>) -> Result<Value, ApiError> {
+    if negotiate::content_type(&call.headers) == "application/yaml" {
+        let decoded = strict::decode_yaml(&call.body);
+        return decoded.map(|d| d.value).map_err(|e| ApiError::Unnamed { message: e.to_string() });
+    }
+    strict::decode_json(&call.body).map(|d| d.value).map_err(|e| {
+        let said = golang::syntax_error(&call.body).unwrap_or_else(|| e.to_string());
+        ApiError::Unnamed {
+            message: format!("couldn't get version/kind; json parse error: {said}"),
+        }
+    })
 }
 
 fn propagation(

@@ -14,23 +14,54 @@ use crate::status::ApiError;
 
 /// Where a continued list goes on.
 struct Token {
-    revision: u64,
+    /// None for whatever is the latest then: a list that goes on after its own state was forgotten.
+    revision: Option<u64>,
     after: String,
+}
+
+const VERSION: &str = "meta.k8s.io/v1";
+
+/// Where the text stops being base64.
+fn offset(error: &base64::DecodeError, text: &str) -> usize {
+    match error {
+        base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => {
+            *at
+        }
+        _ => text.len() / 4 * 4,
+    }
 }
 
 impl Token {
     fn encode(&self) -> String {
-        let json = json!({"v": "meta.k8s.io/v1", "rv": self.revision, "start": self.after});
+        let revision = self.revision.map_or(json!(-1), |revision| json!(revision));
+        let json = json!({"v": VERSION, "rv": revision, "start": self.after});
         BASE64_URL_SAFE_NO_PAD.encode(json.to_string())
     }
 
-    fn decode(text: &str) -> Option<Self> {
-        let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
-        let json: Value = serde_json::from_slice(&bytes).ok()?;
-        Some(Self {
-            revision: json.get("rv")?.as_u64()?,
-            after: json.get("start")?.as_str()?.to_owned(),
-        })
+    /// The error is what is wrong with the token.
+    fn decode(text: &str) -> Result<Self, String> {
+        const INVALID: &str = "continue key is not valid";
+        let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|e| {
+            format!("{INVALID}: illegal base64 data at input byte {}", offset(&e, text))
+        })?;
+        let json: Value = serde_json::from_slice(&bytes).map_err(|e| {
+            let said = control_schema::golang::syntax_error(&bytes);
+            format!("{INVALID}: {}", said.unwrap_or_else(|| e.to_string()))
+        })?;
+        let version = json.get("v").and_then(Value::as_str).unwrap_or_default();
+        if version != VERSION {
+            return Err(format!(
+                "{INVALID}: server does not recognize this encoded version {version}"
+            ));
+        }
+        let revision =
+            json.get("rv").and_then(Value::as_i64).filter(|rv| *rv != 0).ok_or_else(|| {
+                format!("{INVALID}: incorrect encoded start resourceVersion (version {VERSION})")
+            })?;
+        let after = json.get("start").and_then(Value::as_str).filter(|s| !s.is_empty());
+        let after = after
+            .ok_or_else(|| format!("{INVALID}: encoded start key empty (version {VERSION})"))?;
+        Ok(Self { revision: u64::try_from(revision).ok(), after: after.to_owned() })
     }
 }
 
@@ -41,7 +72,7 @@ pub(super) fn list(call: &Call<'_>) -> Result<Response<Body>, ApiError> {
     let last = page.objects.last().map(|o| o.key.as_str().to_owned());
     let continue_token = last.filter(|_| page.remaining > 0).map(|after| {
         call.inner.workspace.pin(&snapshot);
-        Token { revision: snapshot.revision(), after }.encode()
+        Token { revision: Some(snapshot.revision()), after }.encode()
     });
     let remaining = (page.remaining > 0 && selection.is_everything()).then_some(page.remaining);
     let meta = ListMeta { revision: snapshot.revision(), continue_token, remaining };
@@ -72,23 +103,25 @@ fn start(call: &Call<'_>) -> Result<(Snapshot, Option<String>), ApiError> {
             ));
         }
         let token = Token::decode(&query.continue_token)
-            .ok_or_else(|| ApiError::bad("continue key is not valid"))?;
-        let snapshot =
-            workspace.snapshot_at(token.revision).ok_or_else(|| ApiError::Expired {
-                message: "The provided continue parameter is too old to display a consistent list result. You must start a new list without the continue parameter.".to_owned(),
-            })?;
+            .map_err(|e| ApiError::bad(format!("invalid continue token: {e}")))?;
+        let Some(revision) = token.revision else {
+            return Ok((workspace.snapshot(), Some(token.after)));
+        };
+        let Some(snapshot) = workspace.snapshot_at(revision) else {
+            let rest = Token { revision: None, after: token.after };
+            return Err(ApiError::ContinueExpired { token: rest.encode() });
+        };
         return Ok((snapshot, Some(token.after)));
     }
     let snapshot = workspace.snapshot();
-    let wanted = revision(&query.resource_version)?;
+    let wanted = revision(&query.resource_version)
+        .map_err(|e| ApiError::bad(format!("invalid resource version: {e}")))?;
     if query.resource_version_match == "Exact" {
-        if wanted == 0 {
-            return Err(ApiError::bad(
-                "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
-            ));
+        if wanted > snapshot.revision() {
+            return Err(ApiError::TooLargeResourceVersion { wanted, current: snapshot.revision() });
         }
         let exact = workspace.snapshot_at(wanted).ok_or_else(|| ApiError::Expired {
-            message: format!("The resourceVersion for the provided list is too old: {wanted}"),
+            message: "The resourceVersion for the provided list is too old.".to_owned(),
         })?;
         return Ok((exact, None));
     }

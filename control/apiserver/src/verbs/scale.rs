@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use control_schema::patch;
 use control_schema::resource::Scale;
-use control_schema::strict;
+use control_schema::{FieldError, strict};
 use control_store::Object;
 use serde_json::{Map, Value, json};
 
@@ -62,7 +62,13 @@ async fn change(call: &Call<'_>, scale: &Scale, verb: Verb) -> Result<Response<B
         match (verb, negotiate::content_type(&call.headers)) {
             (Verb::Update, _) => wanted.clone_from(&sent),
             (_, "application/json-patch+json") => {
-                patch::json(&mut wanted, &sent).map_err(|e| ApiError::bad(e.to_string()))?;
+                patch::json(&mut wanted, &sent).map_err(|e| {
+                    if e.is_bad_request() {
+                        ApiError::bad(e.to_string())
+                    } else {
+                        ApiError::Unprocessable
+                    }
+                })?;
             }
             _ => patch::merge(&mut wanted, &sent),
         }
@@ -73,8 +79,12 @@ async fn change(call: &Call<'_>, scale: &Scale, verb: Verb) -> Result<Response<B
         let before = convert::served(&call.resource, &old.value).into_owned();
         let mut new = before.clone();
         let replicas = wanted.pointer("/spec/replicas").cloned().unwrap_or_else(|| json!(0));
+        if replicas.as_i64().is_none_or(|n| n < 0) {
+            return Err(negative(call, &replicas));
+        }
         set(&mut new, &scale.spec_replicas, replicas);
         admission::update(call, &before, &mut new, Part::Main)?;
+        admission::record(call, Some(&before), &mut new);
         let stored = write::stored_form(call, new);
         if call.query.dry_run {
             return Ok(json_response(StatusCode::OK, &wanted));
@@ -84,6 +94,16 @@ async fn change(call: &Call<'_>, scale: &Scale, verb: Verb) -> Result<Response<B
         }
     }
     Err(call.conflict(MODIFIED))
+}
+
+fn negative(call: &Call<'_>, replicas: &Value) -> ApiError {
+    let detail = "must be greater than or equal to 0";
+    ApiError::Invalid {
+        group: "autoscaling".to_owned(),
+        kind: "Scale".to_owned(),
+        name: call.name().to_owned(),
+        errors: vec![FieldError::invalid("spec.replicas", replicas, detail)],
+    }
 }
 
 /// Sets a dotted path, making the objects on the way.

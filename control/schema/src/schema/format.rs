@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use base64::Engine;
 
 /// Whether `text` has the format `name`.
-pub(super) fn holds(name: &str, text: &str) -> bool {
+pub(crate) fn holds(name: &str, text: &str) -> bool {
     match name {
         "date-time" | "datetime" => is_date_time(text),
         "date" => text.parse::<jiff::civil::Date>().is_ok() && text.len() == 10,

@@ -77,6 +77,8 @@ pub struct Node {
     pub patch_merge_key: Option<String>,
     /// `x-kubernetes-patch-strategy` contains `merge` (or `retainKeys`).
     pub patch_merge: bool,
+    /// Whether this node or one below has rules.
+    pub has_rules: bool,
     /// Rarely used checks, boxed to keep plain nodes small.
     pub checks: Option<Box<Checks>>,
 }
@@ -102,14 +104,7 @@ pub struct Checks {
     pub any_of: Vec<Node>,
     pub one_of: Vec<Node>,
     pub not: Option<Box<Node>>,
-    pub rules: Vec<Rule>,
-}
-
-/// One entry of `x-kubernetes-validations`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rule {
-    pub rule: String,
-    pub message: String,
+    pub rules: Vec<super::rules::Rule>,
 }
 
 impl Node {

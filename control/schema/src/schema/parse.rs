@@ -3,7 +3,8 @@
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::node::{Checks, ListType, Node, Rule, Type};
+use super::node::{Checks, ListType, Node, Type};
+use super::rules::Rule;
 use crate::builtin;
 
 /// Why a schema cannot be used.
@@ -105,6 +106,10 @@ fn parse(value: &Value, path: &str, depth: usize) -> Result<Node, SchemaError> {
     if node.embedded {
         add_object_fields(&mut node);
     }
+    node.has_rules = node.checks.as_ref().is_some_and(|c| !c.rules.is_empty())
+        || node.properties.values().any(|n| n.has_rules)
+        || node.additional.as_ref().is_some_and(|n| n.has_rules)
+        || node.items.as_ref().is_some_and(|n| n.has_rules);
     Ok(node)
 }
 
@@ -187,15 +192,7 @@ fn rules(map: &Map<String, Value>) -> Vec<Rule> {
         .and_then(Value::as_array)
         .map(Vec::as_slice)
         .unwrap_or_default();
-    list.iter()
-        .filter_map(Value::as_object)
-        .filter_map(|rule| {
-            Some(Rule {
-                rule: text(rule, "rule")?,
-                message: text(rule, "message").unwrap_or_default(),
-            })
-        })
-        .collect()
+    list.iter().filter_map(Value::as_object).filter_map(Rule::parse).collect()
 }
 
 fn flag(map: &Map<String, Value>, key: &str) -> bool {

@@ -72,6 +72,7 @@ fn node(schema: &Value, field: &str, level: Level, errors: &mut Vec<FieldError>)
         value_validation(inner, map, &format!("{field}.not"), int_or_string, errors);
     }
     list_map(map, ty, field, errors);
+    super::rules::check(map, field, errors);
     if let Some(pattern) = map.get("pattern").and_then(Value::as_str)
         && let Err(e) = regex::Regex::new(pattern)
     {

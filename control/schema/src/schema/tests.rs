@@ -154,10 +154,10 @@ fn defaults_fill_gaps_and_replace_nulls_that_are_not_allowed() {
 fn a_field_that_must_equal_its_old_self_is_immutable() {
     let mut new = job();
     new["spec"]["cidr"] = json!("10.8.0.0/16");
-    let errors = resource().schema.validate_update(&new, &job());
+    let errors = resource().schema.validate_rules(&new, Some(&job()));
     assert_eq!(errors.len(), 1);
     assert_eq!(errors[0].to_string(), "spec.cidr: Invalid value: \"string\": cidr is immutable");
-    assert_eq!(resource().schema.validate_update(&job(), &job()), vec![]);
+    assert_eq!(resource().schema.validate_rules(&job(), Some(&job())), vec![]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub(super) fn run(root: &Node, object: &Value) -> Vec<FieldError> {
 }
 
 /// The JSON type of a value as messages name it.
-pub(super) fn type_name(value: &Value) -> &'static str {
+fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
@@ -216,7 +216,7 @@ fn check_object(
     }
     let count = map.len() as u64;
     if let Some(max) = checks.max_properties.filter(|max| count > *max) {
-        invalid(value, &format!("should have at most {max} properties"), path, errors);
+        errors.push(FieldError::too_many(path.as_str(), map.len(), max));
     }
     if let Some(min) = checks.min_properties.filter(|min| count < *min) {
         invalid(value, &format!("should have at least {min} properties"), path, errors);
