@@ -1,5 +1,5 @@
 //! Background work of one server: dependents of gone owners, content of namespaces and of
-//! definitions that are being deleted.
+//! definitions that are being deleted, the default account of every namespace.
 //!
 //! One task follows every change of the workspace and keeps an index of owners. It is the only
 //! reader of the index; it changes objects through the store like everybody else, so a conflict
@@ -10,15 +10,16 @@ mod index;
 use std::sync::Arc;
 
 use control_store::{
-    Event, EventKind, Key, Object, Scope, Snapshot, Watch, WatchError, WriteError,
+    Event, EventKind, Key, Object, Precondition, Scope, Snapshot, Watch, WatchError, WriteError,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::admission::text;
 use crate::builtin::NAMESPACE_FINALIZER;
 use crate::catalog::{self, CRDS};
 use crate::crd::CLEANUP_FINALIZER;
+use crate::render::now_rfc3339;
 use crate::server::Inner;
 use crate::status::ApiError;
 use crate::verbs::{self, DeleteOptions, FOREGROUND, ORPHAN};
@@ -86,7 +87,7 @@ fn follow(inner: &Inner, index: &mut Index, event: &Event, todo: &mut Vec<Key>) 
         todo.push(Key::new(CRDS.0, CRDS.1, "", &format!("{}.{}", key.resource(), key.group())));
     } else {
         index.insert(object);
-        if interesting(&object.value) {
+        if interesting(&object.value) || (is_namespace(key) && event.kind == EventKind::Added) {
             todo.push(key.clone());
         }
     }
@@ -98,6 +99,10 @@ fn interesting(value: &Value) -> bool {
         || value.pointer("/metadata/ownerReferences").is_some()
 }
 
+fn is_namespace(key: &Key) -> bool {
+    (key.group(), key.resource()) == ("", "namespaces")
+}
+
 struct Janitor<'a> {
     inner: &'a Inner,
     index: &'a Index,
@@ -107,12 +112,34 @@ impl Janitor<'_> {
     async fn look_at(&mut self, key: &Key) -> Result<(), ApiError> {
         let Some(object) = self.inner.workspace.latest(key) else { return Ok(()) };
         if !interesting(&object.value) {
+            if is_namespace(key) {
+                return self.give_account(key.name()).await;
+            }
             return Ok(());
         }
         if !text(&object.value, "/metadata/deletionTimestamp").is_empty() {
             self.finalize(&object).await?;
         }
         self.check_owners(&object).await
+    }
+
+    /// Every namespace has an account for those who name none.
+    async fn give_account(&self, namespace: &str) -> Result<(), ApiError> {
+        let key = Key::new("", "serviceaccounts", namespace, "default");
+        if self.inner.workspace.latest(&key).is_some() {
+            return Ok(());
+        }
+        let value = json!({
+            "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {
+                "name": "default", "namespace": namespace,
+                "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": now_rfc3339(),
+            },
+        });
+        match self.inner.workspace.put(key, value, Precondition::Absent).await {
+            Ok(_) | Err(WriteError::AlreadyExists { .. }) => Ok(()),
+            Err(error) => Err(ApiError::of_write(error, "serviceaccounts", "default")),
+        }
     }
 
     /// Does the part of a deletion that the server itself owes.
@@ -125,7 +152,7 @@ impl Janitor<'_> {
             return self.foreground(object).await;
         }
         let key = &object.key;
-        if (key.group(), key.resource()) == ("", "namespaces") {
+        if is_namespace(key) {
             return self.empty_namespace(object).await;
         }
         if (key.group(), key.resource()) == CRDS && finalizers.contains(&CLEANUP_FINALIZER) {

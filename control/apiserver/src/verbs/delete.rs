@@ -282,7 +282,9 @@ fn mark(resource: &Resource, old: &Value, options: &DeleteOptions) -> Option<Val
         return Some(new);
     }
     metadata.insert("deletionTimestamp".to_owned(), Value::from(now_rfc3339()));
-    metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
+    if !is_namespace && !crd::is_definition(resource) {
+        metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
+    }
     if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
         metadata.insert("generation".to_owned(), json!(generation + 1));
     }

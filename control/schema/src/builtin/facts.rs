@@ -20,6 +20,7 @@ const ALL_VERBS: &[&str] =
 /// Namespaces cannot be deleted as a collection.
 const NO_COLLECTION: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 const CREATE: &[&str] = &["create"];
+const READ: &[&str] = &["get", "list", "watch"];
 
 /// A built-in kind and how its OpenAPI definitions are made.
 pub(super) struct Known {
@@ -38,6 +39,7 @@ struct Facts {
     verbs: &'static [&'static str],
     status: bool,
     selectable: &'static [&'static str],
+    categories: &'static [&'static str],
 }
 
 const BASE: Facts = Facts {
@@ -49,6 +51,7 @@ const BASE: Facts = Facts {
     verbs: ALL_VERBS,
     status: false,
     selectable: &[],
+    categories: &[],
 };
 
 const EVENT_FIELDS: &[&str] = &[
@@ -113,6 +116,15 @@ fn core_kinds() -> Vec<Known> {
             selectable: &["type"],
             ..BASE
         }),
+        // There are none: kubectl looks for them to describe the cluster, and `get all` needs one kind to ask for.
+        make::<core::v1::Service>(Facts {
+            kind: "Service",
+            plural: "services",
+            short: &["svc"],
+            verbs: READ,
+            categories: &["all"],
+            ..BASE
+        }),
         make::<core::v1::ServiceAccount>(Facts {
             kind: "ServiceAccount",
             plural: "serviceaccounts",
@@ -153,6 +165,7 @@ fn group_kinds() -> Vec<Known> {
             kind: "CustomResourceDefinition",
             plural: "customresourcedefinitions",
             short: &["crd", "crds"],
+            categories: &["api-extensions"],
             scope: Scope::Cluster,
             status: true,
             ..BASE
@@ -215,11 +228,7 @@ fn make<T: JsonSchema>(facts: Facts) -> Known {
         plural: facts.plural.to_owned(),
         singular: facts.kind.to_lowercase(),
         short_names: own(facts.short),
-        categories: if facts.plural == "customresourcedefinitions" {
-            own(&["api-extensions"])
-        } else {
-            Vec::new()
-        },
+        categories: own(facts.categories),
         scope: facts.scope,
         verbs: own(facts.verbs),
         status: facts.status,

@@ -10,7 +10,7 @@ fn every_kind_has_a_real_schema() {
         assert!(resource.schema.root().properties.contains_key("metadata"), "{}", resource.kind);
         assert!(!resource.schema.root().preserve_unknown, "{} fell back to any", resource.kind);
     }
-    assert_eq!(resources().len(), 18);
+    assert_eq!(resources().len(), 19);
 }
 
 #[test]
