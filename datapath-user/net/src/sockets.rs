@@ -3,14 +3,14 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream as StdStream},
     os::fd::{AsFd, AsRawFd as _, BorrowedFd},
     time::Duration,
 };
 
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 
 use crate::netns::visit_netns;
 
@@ -51,9 +51,34 @@ pub async fn deliver(
     netns: BorrowedFd<'_>,
     source: IpAddr,
     to: SocketAddr,
-) -> io::Result<TcpStream> {
-    let socket = delivery_socket(netns, source, to)?;
-    TcpSocket::from_std_stream(socket.into()).connect(to).await
+) -> io::Result<StdStream> {
+    connect(delivery_socket(netns, source, to)?, to).await
+}
+
+/// Connects a non-blocking socket. A connection within one namespace stands (or is refused) by the
+/// time connect() returns, though it says EINPROGRESS; then the reactor is not asked, which would
+/// cost two `epoll_ctl` and a round of the loop. Cancel safe.
+///
+/// # Errors
+/// What connect() says.
+pub async fn connect(socket: Socket, to: SocketAddr) -> io::Result<StdStream> {
+    match socket.connect(&to.into()) {
+        Ok(()) => return Ok(socket.into()),
+        Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(e) => return Err(e),
+    }
+    if let Some(e) = socket.take_error()? {
+        return Err(e);
+    }
+    if socket.peer_addr().is_ok() {
+        return Ok(socket.into());
+    }
+    let stream = TcpStream::from_std(socket.into())?;
+    stream.writable().await?;
+    match stream.take_error()? {
+        Some(e) => Err(e),
+        None => stream.into_std(),
+    }
 }
 
 fn delivery_socket(netns: BorrowedFd<'_>, source: IpAddr, to: SocketAddr) -> io::Result<Socket> {
@@ -197,7 +222,7 @@ mod tests {
         assert_eq!(from.ip(), peer);
         assert_eq!(accepted.local_addr()?, to);
         assert!(tcp_info(&stream)?.rtt > Duration::ZERO);
-        reset(stream);
+        reset(TcpStream::from_std(stream)?);
         accepted.readable().await?;
         let end = accepted.try_read(&mut [0]).map_err(|e| e.kind());
         assert_eq!(end, Err(io::ErrorKind::ConnectionReset));

@@ -26,6 +26,9 @@ impl Insight for Nothing {
 }
 
 impl Open for Nothing {
+    fn runtime(&self) -> tokio::runtime::Handle {
+        tokio::runtime::Handle::current()
+    }
     fn open(
         &self,
         _: &Arc<LocalPod>,

@@ -3,12 +3,18 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    runtime::Handle,
+};
 
 use crate::keeper::LocalPod;
 
 /// Takes over a landed connection.
 pub trait Open: Send + Sync + 'static {
+    /// Where connections are accepted: their streams are registered with it.
+    fn runtime(&self) -> Handle;
+
     /// Must not block. `from` is the pod's end, `to` the peer's VIP and port. To refuse, reset the
     /// stream ([`reset`]).
     fn open(&self, pod: &Arc<LocalPod>, from: SocketAddr, to: SocketAddr, stream: TcpStream);
@@ -20,8 +26,16 @@ pub trait Open: Send + Sync + 'static {
 /// How long to wait when the process is out of descriptors; the backlog holds the callers.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts until dropped. No error ends the loop but the loss of the listener itself.
+/// Accepts until dropped; polled on [`Open::runtime`], whichever the listener was made on. No error
+/// ends the loop but the loss of the listener itself.
 pub async fn run(listener: TcpListener, pod: Arc<LocalPod>, open: Arc<dyn Open>) {
+    let listener = match listener.into_std().and_then(TcpListener::from_std) {
+        Ok(listener) => listener,
+        Err(e) => {
+            tracing::error!(pod = pod.attached.uid, error = %e, "cannot take over the listener");
+            return;
+        }
+    };
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,

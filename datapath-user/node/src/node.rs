@@ -118,6 +118,7 @@ impl Core {
             delivery,
             local: local.clone(),
             refusals: Arc::clone(&refusals),
+            runtime: Handle::current(),
         });
         let task = Task::load(inbox, data_dir, Arc::clone(&kernel), opener)?;
         let observer = Arc::new(Observer {

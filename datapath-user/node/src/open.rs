@@ -8,7 +8,7 @@ use std::{
 
 use control_api::ids::NodeRef;
 use datapath_relay::{Deliver as _, OpenRequest, Reason, Relay};
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, runtime::Handle};
 
 use crate::{
     deliver::Delivery,
@@ -25,6 +25,8 @@ pub struct Opener {
     pub delivery: Arc<Delivery>,
     pub local: LocalFlows,
     pub refusals: Arc<Mutex<Refusals>>,
+    /// The node's own: flows within the node must not hold up the relay's thread.
+    pub runtime: Handle,
 }
 
 impl std::fmt::Debug for Opener {
@@ -69,6 +71,11 @@ impl Opener {
     /// Both ends on this node (encryption within the site is demanded, or a pod has no real
     /// address): the bytes leave no machine, so they are joined without a carrier.
     fn join(&self, request: OpenRequest, stream: TcpStream) {
+        let _entered = self.runtime.enter();
+        let stream = match stream.into_std().and_then(TcpStream::from_std) {
+            Ok(stream) => stream,
+            Err(e) => return tracing::warn!(error = %e, "landed connection lost"),
+        };
         let delivery = Arc::clone(&self.delivery);
         let me = self.keeper.me().clone();
         self.local.spawn(request, stream, move |request| async move {
@@ -78,13 +85,15 @@ impl Opener {
 }
 
 impl Open for Opener {
+    /// The relay's: a thread less to wake for every connection.
+    fn runtime(&self) -> Handle {
+        self.relay.runtime()
+    }
+
     fn open(&self, pod: &Arc<LocalPod>, from: SocketAddr, to: SocketAddr, stream: TcpStream) {
         match target(&self.keeper.view(), pod, from, to) {
             Ok(request) if self.is_here(&request.peer) => self.join(request, stream),
-            Ok(request) => match stream.into_std() {
-                Ok(stream) => self.relay.open(request, stream),
-                Err(e) => tracing::warn!(error = %e, "landed connection lost"),
-            },
+            Ok(request) => self.relay.open_here(request, stream),
             Err(reason) => {
                 let uid = &pod.attached.uid;
                 tracing::info!(pod = uid, %from, %to, %reason, "landed connection refused");

@@ -86,6 +86,13 @@ impl Carrier {
         }
     }
 
+    /// As [`Carrier::post`], for what nobody waits for: it may travel with the next frame.
+    pub(crate) fn post_lazily(&self, frame: &Frame<'_>) {
+        if self.queue.push_lazily(frame.to_bytes()).is_err() {
+            self.kill();
+        }
+    }
+
     /// Queues a flow's DATA, OPEN or FIN with its turn.
     pub(crate) fn send(&self, frame: Bytes, turn: OwnedSemaphorePermit) -> Result<(), Closed> {
         self.queue.push(frame, Some(turn))

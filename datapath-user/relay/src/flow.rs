@@ -18,7 +18,7 @@ use datapath_wire::{
     flow::{self as wire, Bounds, Role, Step},
     frame::MAX_FIRST,
 };
-pub(crate) use run::{accept, open};
+pub(crate) use run::{Landed, accept, open};
 use tokio::{
     net::TcpStream,
     sync::{Notify, Semaphore},
@@ -297,7 +297,7 @@ impl Core {
             via.post(&Frame::Credit { flow, limit });
         }
         if let Some(offset) = self.wire.rx.ack_due(false) {
-            via.post(&Frame::Ack { flow, offset });
+            via.post_lazily(&Frame::Ack { flow, offset });
         }
         self.wire.rx.owes_ack() && !std::mem::replace(&mut self.lists_ack, true)
     }

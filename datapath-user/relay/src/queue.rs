@@ -1,10 +1,13 @@
 //! The frames that wait for a carrier. Small ones overtake large ones; a flow has at most one DATA
 //! frame in it (its *turn*), so flows take turns and a flow's own order is kept.
 
-use std::{collections::VecDeque, sync::Mutex};
+use std::{collections::VecDeque, pin::Pin, sync::Mutex, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit},
+    time::{Instant, Sleep},
+};
 
 use crate::shared::Hold as _;
 
@@ -14,6 +17,9 @@ const SMALL: usize = 4200;
 const BATCH: usize = 32 << 10;
 /// So many batches of small frames in a row, then a large one has its turn.
 const RUN: u8 = 4;
+/// How long a frame that nobody waits for may wait for one to travel with. A packet costs both ends
+/// a wake-up, an encryption and three system calls.
+const LINGER: Duration = Duration::from_millis(5);
 /// A peer that reads nothing but makes us answer is cut off at this many bytes of answers.
 const MAX_SMALL: usize = 16 << 20;
 
@@ -29,6 +35,8 @@ struct State {
     small_bytes: usize,
     large: VecDeque<Item>,
     run: u8,
+    /// Something waits that must leave now, and everything with it.
+    urgent: bool,
     closed: bool,
 }
 
@@ -37,6 +45,26 @@ struct State {
 pub(crate) struct Queue {
     state: Mutex<State>,
     wake: Notify,
+}
+
+/// The reader's clock for lazy frames. It is not stopped when they leave before it rings: setting a
+/// timer that becomes the next to ring wakes the runtime's reactor, and most would be set in vain.
+pub(crate) struct Linger {
+    sleep: Pin<Box<Sleep>>,
+    runs: bool,
+}
+
+impl Linger {
+    /// Must be called inside the runtime that will wait.
+    pub(crate) fn new() -> Self {
+        Self { sleep: Box::pin(tokio::time::sleep(LINGER)), runs: false }
+    }
+
+    fn start(&mut self) {
+        if !std::mem::replace(&mut self.runs, true) {
+            self.sleep.as_mut().reset(Instant::now() + LINGER);
+        }
+    }
 }
 
 /// The carrier is gone, or its peer does not read.
@@ -55,10 +83,10 @@ impl Queue {
             if s.closed || s.small_bytes > MAX_SMALL {
                 return Err(Closed);
             }
-            let small = frame.len() <= SMALL;
+            s.urgent = true;
             let len = frame.len();
             let item = Item { frame, _turn: turn };
-            if small {
+            if len <= SMALL {
                 s.small_bytes += len;
                 s.small.push_back(item);
             } else {
@@ -69,20 +97,49 @@ impl Queue {
         Ok(())
     }
 
+    /// As [`Queue::push`], for a small frame that may wait [`LINGER`] for others.
+    pub(crate) fn push_lazily(&self, frame: Bytes) -> Result<(), Closed> {
+        let first = {
+            let mut s = self.state.hold();
+            if s.closed || s.small_bytes > MAX_SMALL {
+                return Err(Closed);
+            }
+            s.small_bytes += frame.len();
+            s.small.push_back(Item { frame, _turn: None });
+            s.small.len() == 1 && !s.urgent
+        };
+        if first {
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
     /// The next SSH write: one frame as it is, or as many small ones as fit together. `None` once
     /// closed.
-    pub(crate) async fn next(&self) -> Option<Bytes> {
+    pub(crate) async fn next(&self, linger: &mut Linger) -> Option<Bytes> {
         loop {
             {
                 let mut s = self.state.hold();
                 if s.closed {
                     return None;
                 }
-                if let Some(b) = s.take() {
+                if s.urgent
+                    && let Some(b) = s.take()
+                {
                     return Some(b);
                 }
+                if !s.small.is_empty() {
+                    linger.start();
+                }
             }
-            self.wake.notified().await;
+            tokio::select! {
+                biased;
+                () = self.wake.notified() => {}
+                () = linger.sleep.as_mut(), if linger.runs => {
+                    linger.runs = false;
+                    self.state.hold().urgent = true;
+                }
+            }
         }
     }
 
@@ -106,6 +163,12 @@ impl Queue {
 
 impl State {
     fn take(&mut self) -> Option<Bytes> {
+        let next = self.pick();
+        self.urgent = !(self.small.is_empty() && self.large.is_empty());
+        next
+    }
+
+    fn pick(&mut self) -> Option<Bytes> {
         if self.small.is_empty() || (self.run >= RUN && !self.large.is_empty()) {
             self.run = 0;
             return self.large.pop_front().map(|i| i.frame);
@@ -137,7 +200,7 @@ mod tests {
 
     #[tokio::test]
     async fn small_frames_overtake_but_do_not_starve_large_ones() {
-        let q = Queue::default();
+        let (q, mut linger) = (Queue::default(), Linger::new());
         q.push(frame(1, 60_000), None).unwrap();
         q.push(frame(2, 60_000), None).unwrap();
         for _ in 0..100 {
@@ -145,21 +208,36 @@ mod tests {
         }
         let mut order = Vec::new();
         for _ in 0..7 {
-            order.push(q.next().await.unwrap()[0]);
+            order.push(q.next(&mut linger).await.unwrap()[0]);
         }
         assert_eq!(order, [3, 3, 3, 3, 1, 3, 3]);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_lazy_frame_leaves_with_the_next_or_soon_alone() {
+        let (q, mut linger) = (Queue::default(), Linger::new());
+        q.push_lazily(frame(1, 10)).unwrap();
+        q.push_lazily(frame(2, 10)).unwrap();
+        q.push(frame(3, 10), None).unwrap();
+        assert_eq!(q.next(&mut linger).await.unwrap().len(), 30);
+        let start = Instant::now();
+        q.push_lazily(frame(4, 10)).unwrap();
+        assert_eq!(q.next(&mut linger).await.unwrap().len(), 10);
+        // The clock ran since the first.
+        assert!(start.elapsed() <= 2 * LINGER);
+        assert!(tokio::time::timeout(2 * LINGER, q.next(&mut linger)).await.is_err());
+    }
+
     #[tokio::test]
     async fn a_closed_queue_gives_turns_back() {
-        let q = Queue::default();
+        let (q, mut linger) = (Queue::default(), Linger::new());
         let turn = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
         let permit = std::sync::Arc::clone(&turn).acquire_owned().await.unwrap();
         q.push(frame(1, 10), Some(permit)).unwrap();
         assert_eq!(turn.available_permits(), 0);
         q.close();
         assert_eq!(turn.available_permits(), 1);
-        assert!(q.next().await.is_none());
+        assert!(q.next(&mut linger).await.is_none());
         assert!(q.push(frame(1, 10), None).is_err());
     }
 }

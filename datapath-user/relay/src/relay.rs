@@ -19,7 +19,7 @@ use crate::{
         Reason, RelayConfig, RelayError,
     },
     carrier::lane_name,
-    flow::{self, Flow},
+    flow::{self, Flow, Landed},
     identity::Identity,
     shared::{Hold as _, LaneThread, Limits, Shared, Tally, add},
     ssh,
@@ -110,6 +110,23 @@ impl Relay {
     /// is an RST to the application, a reason in [`Relay::flows`] and a count. `conn` may be in
     /// either blocking mode.
     pub fn open(&self, request: OpenRequest, conn: TcpStream) {
+        self.open_landed(request, Landed::Plain(conn));
+    }
+
+    /// As [`Relay::open`], for a connection that was accepted by a task on [`Relay::runtime`]: it
+    /// stays registered there and no other thread is woken.
+    pub fn open_here(&self, request: OpenRequest, conn: tokio::net::TcpStream) {
+        self.open_landed(request, Landed::Here(conn));
+    }
+
+    /// The runtime on whose thread flows begin: the place for accept loops, which must neither block
+    /// nor compute there. Its tasks end with the last clone of the relay.
+    #[must_use]
+    pub fn runtime(&self) -> tokio::runtime::Handle {
+        self.shared.lane(Lane::Interactive).handle.clone()
+    }
+
+    fn open_landed(&self, request: OpenRequest, conn: Landed) {
         let shared = &self.shared;
         let (domain, ip) = (request.domain.clone(), request.src.ip());
         if shared.identity(&domain).is_none() {
@@ -131,11 +148,11 @@ impl Relay {
             .spawn(async move { flow::open(&s, &link, flow, conn).await });
     }
 
-    fn refuse(&self, r: &OpenRequest, conn: &TcpStream, reason: Reason) {
+    fn refuse(&self, r: &OpenRequest, conn: &Landed, reason: Reason) {
         tracing::warn!(src = %r.src, dst = %r.dst, peer = %r.peer, %reason, "flow is refused here");
         self.shared.tally.failed(reason);
         // With linger 0 the drop that follows is a reset.
-        drop(socket2::SockRef::from(conn).set_linger(Some(std::time::Duration::ZERO)));
+        drop(conn.socket().set_linger(Some(std::time::Duration::ZERO)));
     }
 
     /// Serves a connection that `peer` dialled for (`domain`, `lane`): we are the SSH server.

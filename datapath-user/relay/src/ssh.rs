@@ -22,6 +22,7 @@ use crate::{
     identity::{self, Identity},
     link::Link,
     pipe::Pipe,
+    queue::Linger,
     shared::{Hold as _, Shared, add},
 };
 
@@ -210,7 +211,8 @@ fn start_writer(shared: &Shared, carrier: &Arc<Carrier>, half: Half) {
     let c = Arc::clone(carrier);
     shared.lane(carrier.lane).spawn(async move {
         let work = async {
-            while let Some(b) = c.queue.next().await {
+            let mut linger = Linger::new();
+            while let Some(b) = c.queue.next(&mut linger).await {
                 if half.put(b).await.is_err() {
                     break;
                 }

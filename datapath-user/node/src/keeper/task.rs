@@ -230,7 +230,7 @@ impl Task {
             hosts: record.hosts.clone(),
         });
         let accept = landing::run(listener, Arc::clone(&view), Arc::clone(&self.open));
-        let landing = AbortOnDropHandle::new(tokio::spawn(accept));
+        let landing = AbortOnDropHandle::new(self.open.runtime().spawn(accept));
         self.standing.insert(uid.to_owned(), Standing { join, view, _landing: landing });
         Ok(())
     }

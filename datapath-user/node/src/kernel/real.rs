@@ -23,7 +23,7 @@ use datapath_net::{
     vip::VipInterface,
 };
 use futures::{FutureExt as _, future::BoxFuture};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket};
 
 use super::{Cause, Count, DirectFlow, Join, Kernel, KernelError};
 use crate::{
@@ -303,17 +303,14 @@ async fn connect(
     from: Option<IpAddr>,
     to: SocketAddr,
 ) -> io::Result<std::net::TcpStream> {
-    let stream: TcpStream = match from {
-        Some(source) => deliver(netns.as_fd(), source, to).await?,
-        None => {
-            let socket = visit_netns(netns.as_fd(), || match to {
-                SocketAddr::V4(_) => TcpSocket::new_v4(),
-                SocketAddr::V6(_) => TcpSocket::new_v6(),
-            })??;
-            socket.connect(to).await?
-        }
-    };
-    stream.into_std()
+    if let Some(source) = from {
+        return deliver(netns.as_fd(), source, to).await;
+    }
+    let socket = visit_netns(netns.as_fd(), || match to {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    })??;
+    socket.connect(to).await?.into_std()
 }
 
 impl Kernel for Machine {

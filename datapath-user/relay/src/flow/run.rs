@@ -2,7 +2,7 @@
 //! and cleans up. Runs on the runtime of the lane that carries the flow.
 
 use std::{
-    io::{self, Read as _},
+    io::{self, Read as _, Write as _},
     net::{Shutdown, TcpStream as StdStream},
     os::fd::AsFd as _,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -15,9 +15,10 @@ use datapath_wire::{
     flow::{Out, Role, Step},
     frame::{DATA_HEAD, MAX_DATA, data_head},
 };
+use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream, sync::OwnedSemaphorePermit};
 
-use super::Flow;
+use super::{Core, Flow};
 use crate::{
     api::{BoxFuture, Reason},
     link::Link,
@@ -43,15 +44,37 @@ impl From<io::Error> for Stop {
 
 /// A closed socket must tell the application the truth even if this process is killed: close means
 /// reset, until the flow ended in order.
-fn prepare(s: &StdStream) -> io::Result<()> {
-    s.set_nonblocking(true)?;
-    s.set_nodelay(true)?;
-    socket2::SockRef::from(s).set_linger(Some(Duration::ZERO))
+fn prepare(s: &SockRef<'_>) -> io::Result<()> {
+    s.set_tcp_nodelay(true)?;
+    s.set_linger(Some(Duration::ZERO))
+}
+
+/// An application's connection, from whichever thread.
+pub(crate) enum Landed {
+    Plain(StdStream),
+    /// Registered with the interactive lane's runtime already.
+    Here(TcpStream),
+}
+
+impl Landed {
+    pub(crate) fn socket(&self) -> SockRef<'_> {
+        match self {
+            Self::Plain(s) => SockRef::from(s),
+            Self::Here(s) => SockRef::from(s),
+        }
+    }
+
+    fn register(self) -> io::Result<TcpStream> {
+        match self {
+            Self::Plain(s) => TcpStream::from_std(s),
+            Self::Here(s) => Ok(s),
+        }
+    }
 }
 
 /// Opener: sends OPEN with the first bytes, then carries the flow to its end. The flow is inserted
 /// in the link already.
-pub(crate) async fn open(shared: &Arc<Shared>, link: &Arc<Link>, flow: Arc<Flow>, conn: StdStream) {
+pub(crate) async fn open(shared: &Arc<Shared>, link: &Arc<Link>, flow: Arc<Flow>, conn: Landed) {
     if let Err(e) = start(&flow, conn).await {
         tracing::debug!(error = %e, src = %flow.src, "the application left before the flow began");
         flow.fail(Reason::Reset);
@@ -65,35 +88,38 @@ pub(crate) async fn open(shared: &Arc<Shared>, link: &Arc<Link>, flow: Arc<Flow>
     run(shared, link, flow).await;
 }
 
-async fn start(flow: &Flow, conn: StdStream) -> io::Result<()> {
-    prepare(&conn)?;
-    let mut buf = [0u8; SMALL];
-    let mut got = (&conn).read(&mut buf);
-    if would_block(&got) {
+async fn start(flow: &Flow, conn: Landed) -> io::Result<()> {
+    if let Landed::Plain(s) = &conn {
+        s.set_nonblocking(true)?;
+    }
+    prepare(&conn.socket())?;
+    if !first_bytes(flow, &conn)? {
         // A program that connects writes at once: it may need this thread's core to do so.
         tokio::task::yield_now().await;
-        buf = [0u8; SMALL];
-        got = (&conn).read(&mut buf);
+        first_bytes(flow, &conn)?;
     }
-    let sock = TcpStream::from_std(conn)?;
-    let mut core = flow.core.hold();
-    match got {
-        Ok(0) => core.wire.tx.close(),
-        Ok(n) => {
-            let bytes = buf.get(..n).unwrap_or_default();
-            let frame = small_frame(flow.wire_id, 0, bytes);
-            // The first bytes are always within the first credit.
-            core.wire.tx.push(frame).map_err(io::Error::other)?;
-        }
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-        Err(e) => return Err(e),
-    }
-    core.sock = Some(Arc::new(sock));
+    flow.core.hold().sock = Some(Arc::new(conn.register()?));
     Ok(())
 }
 
-fn would_block(r: &io::Result<usize>) -> bool {
-    r.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
+/// Takes what is there, for OPEN; false when there is nothing yet. Not part of the task's future,
+/// which would otherwise keep room for the buffer as long as the flow lives.
+fn first_bytes(flow: &Flow, conn: &Landed) -> io::Result<bool> {
+    let mut buf = [0u8; SMALL];
+    // Past the runtime, which believes that there is nothing until its reactor has looked.
+    let got = match (&*conn.socket()).read(&mut buf) {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+        got => got?,
+    };
+    let mut core = flow.core.hold();
+    if got == 0 {
+        core.wire.tx.close();
+    } else {
+        let frame = small_frame(flow.wire_id, 0, buf.get(..got).unwrap_or_default());
+        // The first bytes are always within the first credit.
+        core.wire.tx.push(frame).map_err(io::Error::other)?;
+    }
+    Ok(true)
 }
 
 /// Acceptor: has the owner connect to the target, then carries the flow.
@@ -104,9 +130,7 @@ pub(crate) async fn accept(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Fl
         r = limited => r.unwrap_or(Err(Reason::Timeout)),
         () = flow.ended.notified() => return finish(shared, link, flow),
     };
-    let sock = result.and_then(|s| {
-        prepare(&s).and_then(|()| TcpStream::from_std(s)).map_err(|_io| Reason::Reset)
-    });
+    let sock = result.and_then(|s| delivered(shared, flow, s).map_err(|_io| Reason::Reset));
     match sock {
         Ok(sock) => {
             let mut guard = flow.core.hold();
@@ -114,7 +138,11 @@ pub(crate) async fn accept(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Fl
             core.sock = Some(Arc::new(sock));
             core.wire.step(Step::Accepted);
             if let Some(via) = &core.via {
-                via.post(&Frame::Accept { flow: flow.wire_id, credit: core.wire.rx.limit() });
+                // The application knows nothing of it: it leaves with the target's first bytes.
+                via.post_lazily(&Frame::Accept {
+                    flow: flow.wire_id,
+                    credit: core.wire.rx.limit(),
+                });
             }
         }
         Err(reason) => {
@@ -123,6 +151,15 @@ pub(crate) async fn accept(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Fl
         }
     }
     run(shared, link, Arc::clone(flow)).await;
+}
+
+/// The target's connection stands: it gets the first bytes at once, past the runtime, which believes
+/// that the socket is full until its reactor has looked.
+fn delivered(shared: &Shared, flow: &Flow, conn: StdStream) -> io::Result<TcpStream> {
+    conn.set_nonblocking(true)?;
+    prepare(&SockRef::from(&conn))?;
+    flow.core.hold().drain(shared, |b| (&conn).write(b))?;
+    TcpStream::from_std(conn)
 }
 
 fn run_on(shared: Arc<Shared>, link: Arc<Link>, flow: Arc<Flow>) -> BoxFuture<'static, ()> {
@@ -206,7 +243,7 @@ fn finish(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Flow>) {
             add(&shared.tally.closed);
             if let Some(s) = &sock {
                 // Everything was acknowledged; what the kernel still holds may leave in order.
-                drop(socket2::SockRef::from(&**s).set_linger(None));
+                drop(SockRef::from(&**s).set_linger(None));
             }
         }
     }
@@ -229,6 +266,33 @@ async fn failure(sock: &TcpStream) {
     match sock.ready(Interest::ERROR).await {
         Ok(_) if matches!(sock.take_error(), Ok(None)) => std::future::pending().await,
         _ => {}
+    }
+}
+
+impl Core {
+    /// Writes a run of what waits for the application; true when it takes no more.
+    fn drain(
+        &mut self,
+        shared: &Shared,
+        mut write: impl FnMut(&[u8]) -> io::Result<usize>,
+    ) -> io::Result<bool> {
+        for _ in 0..RUN {
+            let Some(front) = self.queue.front_mut() else { break };
+            match write(front) {
+                Ok(n) => {
+                    shared.limits.done_waiting(n as u64);
+                    self.wire.rx.delivered(n);
+                    if n == front.len() {
+                        self.queue.pop_front();
+                    } else {
+                        drop(front.split_to(n));
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(false)
     }
 }
 
@@ -364,28 +428,9 @@ impl Flow {
     ) -> Result<(bool, bool), Stop> {
         let mut guard = self.core.hold();
         let core = &mut *guard;
-        let mut full = false;
-        for _ in 0..RUN {
-            let Some(front) = core.queue.front_mut() else { break };
-            match sock.try_write(front) {
-                Ok(n) => {
-                    shared.limits.done_waiting(n as u64);
-                    core.wire.rx.delivered(n);
-                    if n == front.len() {
-                        core.queue.pop_front();
-                    } else {
-                        drop(front.split_to(n));
-                    }
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    full = true;
-                    break;
-                }
-                Err(e) => return Err(e.into()),
-            }
-        }
+        let full = core.drain(shared, |b| sock.try_write(b))?;
         if core.wire.rx.at_fin() {
-            socket2::SockRef::from(sock).shutdown(Shutdown::Write)?;
+            SockRef::from(sock).shutdown(Shutdown::Write)?;
             core.wire.rx.fin_delivered();
         }
         let owes = core.settle(shared, self.wire_id);

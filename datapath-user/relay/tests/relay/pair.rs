@@ -117,8 +117,10 @@ impl Deliver for Local {
                 return Err(Reason::NotHere);
             }
             let errno = |e: io::Error| Reason::from_connect_errno(e.raw_os_error().unwrap_or(0));
-            let s = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, dst.port())).await;
-            s.and_then(tokio::net::TcpStream::into_std).map_err(errno)
+            let kind = socket2::Type::STREAM.nonblocking();
+            let s = socket2::Socket::new(socket2::Domain::IPV4, kind, None).map_err(errno)?;
+            let to = (Ipv4Addr::LOCALHOST, dst.port()).into();
+            datapath_net::sockets::connect(s, to).await.map_err(errno)
         })
     }
 }
@@ -196,7 +198,7 @@ impl Pair {
     }
 }
 
-fn request(peer: &str, src: SocketAddr, dst: SocketAddr) -> OpenRequest {
+pub(crate) fn request(peer: &str, src: SocketAddr, dst: SocketAddr) -> OpenRequest {
     OpenRequest {
         domain: domain(),
         peer: node(peer),

@@ -1,11 +1,17 @@
 //! Who is not who he says gets nothing.
 
 use std::{
+    borrow::Cow,
     io::{ErrorKind, Read, Write},
+    sync::Arc,
     time::Duration,
 };
 
-use datapath_relay::{DomainIdentity, Reason, RelayError};
+use datapath_relay::{DomainIdentity, Lane, Path, Reason, RelayError};
+use russh::{
+    Preferred, cipher, client,
+    keys::{Algorithm, Certificate, PrivateKey, PublicKeyOrCertificate},
+};
 
 use crate::pair::{
     Pair, VIP_A, VIP_B, certify, domain, echo_server, eventually, failed, identity, new_key, node,
@@ -33,17 +39,56 @@ fn a_server_of_another_authority_is_refused() {
     nothing_crosses(&pair_with(|p| identity(&p.ca, "east/a"), |_| identity(&new_key(), "west/b")));
 }
 
+/// Dials `p.a` as node `west/b` with this certificate, by a client that trusts anybody.
+fn is_admitted(p: &Pair, key: PrivateKey, certificate: Certificate) -> bool {
+    let (here, there) = crate::pair::tcp_pair().unwrap();
+    p.a.accept(&domain(), &node("west/b"), Lane::Interactive, Path::hub(here)).unwrap();
+    there.set_nonblocking(true).unwrap();
+    let only: Cow<'static, [Algorithm]> = Cow::Owned(vec![Algorithm::Ed25519]);
+    let preferred = Preferred {
+        key: only.clone(),
+        host_key_certificates: only,
+        cipher: Cow::Owned(vec![cipher::AES_128_GCM]),
+        ..Preferred::default()
+    };
+    let config = Arc::new(client::Config { preferred, ..Default::default() });
+    let work = async {
+        let tcp = tokio::net::TcpStream::from_std(there).unwrap();
+        let mut session = client::connect_stream(config, tcp, Credulous).await.unwrap();
+        let user = format!("{}:interactive", domain());
+        session.authenticate_openssh_cert(user, Arc::new(key), certificate).await.unwrap().success()
+    };
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+struct Credulous;
+impl client::Handler for Credulous {
+    type Error = russh::Error;
+    async fn check_server_key(&mut self, _: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
+        Ok(true)
+    }
+}
+
 #[test]
 fn a_client_of_another_authority_is_refused() {
-    // The client believes the server, because it knows the true authority, but shows a certificate
-    // that it signed itself under that authority's name.
-    let p = Pair::strangers(|c| c.open_timeout = Duration::from_millis(700));
+    let p = Pair::new();
     let (forger, key) = (new_key(), new_key());
-    let forged = certify(&forger, &key, "east/a", (-60, 3600));
-    let e = p.a.set_identity(
-        &domain(),
-        DomainIdentity { key, certificate: forged, ca: p.ca.public_key().clone() },
-    );
+    // All else is right: name, principal, times, and the key is its own.
+    let forged = certify(&forger, &key, "west/b", (-60, 3600));
+    assert!(!is_admitted(&p, key.clone(), forged));
+    eventually("counted", || p.a.counters().peers_refused == 1);
+    assert_eq!(p.a.counters().carriers_up, 0);
+    let signed = certify(&p.ca, &key, "west/b", (-60, 3600));
+    assert!(is_admitted(&p, key, signed), "the authority is all that was wrong");
+}
+
+#[test]
+fn a_node_cannot_take_an_identity_of_another_authority() {
+    let p = Pair::strangers(|_| {});
+    let (forger, key) = (new_key(), new_key());
+    let certificate = certify(&forger, &key, "east/a", (-60, 3600));
+    let forged = DomainIdentity { key, certificate, ca: p.ca.public_key().clone() };
+    let e = p.a.set_identity(&domain(), forged);
     assert!(matches!(e, Err(RelayError::BadIdentity { .. })));
 }
 
@@ -71,22 +116,13 @@ fn a_true_node_that_is_not_the_expected_one_is_refused() {
     // B has a good certificate, but A is told that the connection is from somebody else.
     let p = Pair::new();
     let (here, there) = crate::pair::tcp_pair().unwrap();
-    p.a.accept(
-        &domain(),
-        &node("west/c"),
-        datapath_relay::Lane::Interactive,
-        datapath_relay::Path::hub(here),
-    )
-    .unwrap();
+    p.a.accept(&domain(), &node("west/c"), Lane::Interactive, Path::hub(here)).unwrap();
     let way = there;
     // The dialling side is B's own SSH client: have it dial through the wrong socket.
     let q = OneWay::new(way);
-    let b = datapath_relay::Relay::new(
-        crate::pair::config("west/b"),
-        std::sync::Arc::new(Nobody),
-        std::sync::Arc::new(q),
-    )
-    .unwrap();
+    let b =
+        datapath_relay::Relay::new(crate::pair::config("west/b"), Arc::new(Nobody), Arc::new(q))
+            .unwrap();
     b.set_identity(&domain(), identity(&p.ca, "west/b")).unwrap();
     b.warm(&domain(), &node("east/a"));
     eventually("A refused", || p.a.counters().peers_refused == 1);
@@ -117,12 +153,10 @@ impl datapath_relay::Paths for OneWay {
         &'a self,
         _: &'a control_api::ids::DomainName,
         _: &'a control_api::ids::NodeRef,
-        _: datapath_relay::Lane,
-    ) -> datapath_relay::BoxFuture<'a, std::io::Result<datapath_relay::Path>> {
+        _: Lane,
+    ) -> datapath_relay::BoxFuture<'a, std::io::Result<Path>> {
         let s = self.0.lock().unwrap().take();
-        Box::pin(async {
-            s.map(datapath_relay::Path::hub).ok_or_else(|| ErrorKind::NotConnected.into())
-        })
+        Box::pin(async { s.map(Path::hub).ok_or_else(|| ErrorKind::NotConnected.into()) })
     }
 }
 
