@@ -46,6 +46,10 @@ pub(crate) struct Options {
     /// Addresses of pods on this machine [default: 10.244.0.0/24]
     #[arg(long, value_name = "CIDR")]
     pod_cidr: Option<String>,
+    /// Where the pods of all machines of this site are: they reach each other without address
+    /// translation [default: the same as --pod-cidr]
+    #[arg(long, value_name = "CIDR")]
+    site_cidr: Option<String>,
     /// Name of the bridge that connects pods [default: rlark0]
     #[arg(long, value_name = "NAME")]
     bridge: Option<String>,
@@ -55,6 +59,9 @@ pub(crate) struct Options {
     /// Where rlark-node listens for runtimes [default: /run/rlark/node.sock]
     #[arg(long, value_name = "SOCKET")]
     node_socket: Option<PathBuf>,
+    /// Files and directories that no task may see, beside RLark's own; may be repeated.
+    #[arg(long, value_name = "PATH")]
+    hide: Vec<PathBuf>,
     /// Leave tasks running when the agent is stopped; the next one takes them over.
     #[arg(long)]
     keep: bool,
@@ -70,9 +77,11 @@ pub(crate) struct Settings {
     pub data_dir: PathBuf,
     pub run_dir: PathBuf,
     pub pod_cidr: Ipv4Cidr,
+    pub site_cidr: Ipv4Cidr,
     pub bridge: String,
     pub cgroup: Option<PathBuf>,
     pub node_socket: PathBuf,
+    pub hide: Vec<PathBuf>,
     pub keep: bool,
 }
 
@@ -95,11 +104,18 @@ impl Options {
             None => crate::facts::host_name(),
         };
         let cidr = self.pod_cidr.or(file.pod_cidr).unwrap_or_else(|| "10.244.0.0/24".to_owned());
-        let token_file = self.token_file.or(file.token_file);
         let dir = |a: Option<PathBuf>, b: Option<PathBuf>, or: &str| {
             let path = a.or(b).unwrap_or_else(|| or.into());
             std::path::absolute(&path).with_context(|| format!("no path: {}", path.display()))
         };
+        let site = self.site_cidr.or(file.site_cidr).unwrap_or_else(|| cidr.clone());
+        let token_file = self.token_file.or(file.token_file);
+        let node_socket = dir(self.node_socket, file.node_socket, attach::SOCKET)?;
+        // Keys, tokens and the door to the data path. What lies in /run/rlark is hidden anyway.
+        let mut hide: Vec<PathBuf> = ["/var/lib/rlark", "/etc/rlark"].map(Into::into).into();
+        hide.extend(token_file.clone());
+        hide.push(node_socket.clone());
+        hide.extend(file.hide.into_iter().chain(self.hide));
         let labels = file.labels.iter().chain(&self.labels).map(|l| label(l));
         Ok(Settings {
             server: ServerAddress::parse(&server)?,
@@ -109,9 +125,11 @@ impl Options {
             data_dir: dir(self.data_dir, file.data_dir, "/var/lib/rlark/agent")?,
             run_dir: dir(self.run_dir, file.run_dir, "/run/rlark")?,
             pod_cidr: cidr.parse().with_context(|| format!("--pod-cidr {cidr}"))?,
+            site_cidr: site.parse().with_context(|| format!("--site-cidr {site}"))?,
             bridge: self.bridge.or(file.bridge).unwrap_or_else(|| "rlark0".to_owned()),
             cgroup: self.cgroup.or(file.cgroup),
-            node_socket: dir(self.node_socket, file.node_socket, attach::SOCKET)?,
+            node_socket,
+            hide,
             keep: self.keep || file.keep,
         })
     }

@@ -1,7 +1,7 @@
-//! The sign of life: the Lease [`labels::AGENT_LEASE`] in the site's namespace, renewed every ten
-//! seconds. The control plane takes a site's Nodes offline after four misses.
+//! The sign of life: a Lease of the Node's name in the site's namespace, renewed every ten
+//! seconds. The control plane takes the Node offline after four misses.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use control_api::labels;
 use k8s_openapi::{
@@ -17,8 +17,8 @@ use kube::{
 pub(crate) const EVERY: Duration = Duration::from_secs(10);
 const LIFE_SECONDS: i32 = 40;
 
-/// Renews the Lease, or makes it.
-pub(crate) async fn beat(client: &Client, holder: &str) -> kube::Result<()> {
+/// Renews the Lease of `node`, or makes it.
+pub(crate) async fn beat(client: &Client, node: &str, holder: &str) -> kube::Result<()> {
     let leases: Api<Lease> = Api::default_namespaced(client.clone());
     let now = MicroTime(jiff::Timestamp::now());
     let spec = LeaseSpec {
@@ -27,19 +27,19 @@ pub(crate) async fn beat(client: &Client, holder: &str) -> kube::Result<()> {
         renew_time: Some(now.clone()),
         ..LeaseSpec::default()
     };
-    let change = serde_json::json!({ "spec": spec });
+    let marks = BTreeMap::from([(labels::NODE_LEASE.to_owned(), "true".to_owned())]);
+    let change = serde_json::json!({ "metadata": { "labels": marks }, "spec": spec });
     let params = PatchParams::default();
-    match leases.patch(labels::AGENT_LEASE, &params, &Patch::Merge(&change)).await {
+    match leases.patch(node, &params, &Patch::Merge(&change)).await {
         Err(kube::Error::Api(e)) if e.is_not_found() => {
-            let metadata =
-                ObjectMeta { name: Some(labels::AGENT_LEASE.to_owned()), ..ObjectMeta::default() };
+            let metadata = ObjectMeta {
+                name: Some(node.to_owned()),
+                labels: Some(marks),
+                ..ObjectMeta::default()
+            };
             let spec = Some(LeaseSpec { acquire_time: Some(now), ..spec });
             let lease = Lease { metadata, spec };
-            match leases.create(&PostParams::default(), &lease).await {
-                // Another agent of the site was faster, which serves as well.
-                Err(kube::Error::Api(e)) if e.is_already_exists() => Ok(()),
-                done => done.map(drop),
-            }
+            leases.create(&PostParams::default(), &lease).await.map(drop)
         }
         done => done.map(drop),
     }

@@ -34,7 +34,8 @@ pub(crate) async fn run(
         }
         let work = async {
             push(&client, &identity, settings).await?;
-            heartbeat::beat(&client, &identity.machine().to_string()).await
+            let machine = identity.machine();
+            heartbeat::beat(&client, machine.node.as_str(), &machine.to_string()).await
         };
         // A hanging request must not cost the next beat.
         match tokio::time::timeout(heartbeat::EVERY, work).await {

@@ -1,6 +1,6 @@
 //! The life of the agent's process: start, work, and an end that leaves nothing behind.
 
-use std::{sync::Arc, time::Duration};
+use std::{io::IsTerminal as _, sync::Arc, time::Duration};
 
 use agent_workload::raw::{RawConfig, RawRuntime};
 use anyhow::Context as _;
@@ -31,7 +31,12 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let settings = Options::parse().resolve()?;
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_unset| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        // A log file or journal is no place for colours.
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
     // Fails only when one is installed already.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     tokio::runtime::Builder::new_multi_thread()
@@ -152,6 +157,8 @@ fn raw_config(settings: &Settings) -> RawConfig {
         cgroup: settings.cgroup.clone(),
         bridge: settings.bridge.clone(),
         pod_cidr: settings.pod_cidr,
+        site_cidr: settings.site_cidr,
+        hide: settings.hide.clone(),
     }
 }
 

@@ -39,6 +39,8 @@ use crate::{
 /// How long one request waits for the control plane to give a pod its virtual address. Short,
 /// because a Task's deletion waits behind it; it is asked again.
 const ATTACH_WAIT: Duration = Duration::from_secs(10);
+/// After a pass that somebody else's write overtook.
+const SOON: Duration = Duration::from_millis(50);
 /// After a failed pass.
 const RETRY: Duration = Duration::from_secs(2);
 /// Looks at everything again, in case something changed that nobody announced.
@@ -88,7 +90,7 @@ pub(crate) async fn run(context: Arc<Context>, stop: CancellationToken) {
         Controller::new(tasks, watcher::Config::default())
             .with_config(Config::default().concurrency(64))
             .reconcile_all_on(changes)
-            .run(reconcile, |_, _, _| Action::requeue(RETRY), Arc::clone(&context)),
+            .run(reconcile, |_, error, _| again(error), Arc::clone(&context)),
     );
     loop {
         let result = tokio::select! {
@@ -100,11 +102,23 @@ pub(crate) async fn run(context: Arc<Context>, stop: CancellationToken) {
             Some(Ok(_)) => trouble.over("Tasks are followed"),
             // It was deleted between two passes.
             Some(Err(ControllerError::ObjectNotFound(_))) => {}
+            // Somebody else wrote between our read and write; the next pass sees it.
+            Some(Err(ControllerError::ReconcilerFailed(
+                SyncError::Api(kube::Error::Api(e)),
+                _,
+            ))) if e.is_conflict() => {}
             Some(Err(ControllerError::ReconcilerFailed(error, object))) => {
                 trouble.on(&format!("Task {} is not as it should be", object.name), &error);
             }
             Some(Err(error)) => trouble.on("cannot follow Tasks", &error),
         }
+    }
+}
+
+fn again(error: &SyncError) -> Action {
+    match error {
+        SyncError::Api(kube::Error::Api(e)) if e.is_conflict() => Action::requeue(SOON),
+        _ => Action::requeue(RETRY),
     }
 }
 

@@ -67,6 +67,10 @@ pub struct RawConfig {
     pub bridge: String,
     /// The pods' addresses; the first is the bridge's.
     pub pod_cidr: Ipv4Cidr,
+    /// Where pods are reached without being masqueraded: the site's pod ranges.
+    pub site_cidr: Ipv4Cidr,
+    /// Files and directories that no pod may see, beside this runtime's own.
+    pub hide: Vec<PathBuf>,
 }
 
 /// A pod as it is now.
@@ -127,7 +131,7 @@ impl RawRuntime {
         })?;
         link::ensure_bridge(&config.bridge, network).await?;
         nat::enable_forwarding(&layout.data.join("forwarding-was-off"))?;
-        nat::ensure(&config.bridge, network).await?;
+        nat::ensure(&config.bridge, network, config.site_cidr).await?;
         let supervisors = Supervisors::new(config.helper.clone());
         let runtime = Self {
             config,
@@ -213,7 +217,11 @@ impl RawRuntime {
             netns: self.layout.netns(&spec.uid),
             cgroup: self.group.join(spec.uid.as_str()),
             artifact,
-            hidden: vec![self.layout.data.clone(), self.layout.run.clone()],
+            hidden: [&self.layout.data, &self.layout.run]
+                .into_iter()
+                .chain(&self.config.hide)
+                .cloned()
+                .collect(),
             started: false,
             spec,
         })

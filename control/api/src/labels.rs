@@ -17,8 +17,8 @@ pub const API_VERSION: &str = "rlinf.io/v1alpha1";
 pub const SYSTEM_NAMESPACE: &str = "rlark-system";
 /// Host names of pods are `<pod>.rlark-domain`.
 pub const HOST_SUFFIX: &str = "rlark-domain";
-/// A site's agent proves that it is alive by renewing this Lease in its namespace.
-pub const AGENT_LEASE: &str = "rlark-agent";
+/// Label of the Leases that prove agents alive: one per Node, in its namespace and of its name.
+pub const NODE_LEASE: &str = "rlark.io/node-lease";
 /// Secrets with a Domain's SSH authority are this plus the Domain's name, in [`SYSTEM_NAMESPACE`].
 pub const DOMAIN_CA_PREFIX: &str = "domain-ca-";
 /// Data key of the authority's public half in that Secret. The private half is for the hub alone.

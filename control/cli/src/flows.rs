@@ -18,6 +18,9 @@ pub(crate) struct Args {
     /// Show the table again every second until interrupted.
     #[arg(short, long)]
     watch: bool,
+    /// Show flows that have ended, too.
+    #[arg(short, long)]
+    all: bool,
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Table)]
     output: Format,
 }
@@ -38,7 +41,7 @@ pub(crate) async fn run(server: &Server, args: Args) -> Result<ExitCode> {
         let all: Vec<NodeFlows> = server.get(hub::FLOWS).await?;
         let text = match args.output {
             Format::Json => serde_json::to_string_pretty(&all)? + "\n",
-            Format::Table => table(&all),
+            Format::Table => table(&all, args.all),
         };
         let mut out = std::io::stdout().lock();
         if args.watch && args.output == Format::Table && out.is_terminal() {
@@ -53,10 +56,21 @@ pub(crate) async fn run(server: &Server, args: Args) -> Result<ExitCode> {
     }
 }
 
-fn table(all: &[NodeFlows]) -> String {
+fn has_ended(flow: &Flow) -> bool {
+    matches!(flow.state, FlowState::Closed | FlowState::Reset | FlowState::Refused)
+}
+
+fn table(all: &[NodeFlows], ended_too: bool) -> String {
     let header = ["FROM", "TO", "VERDICT", "CARRIER", "STATE", "OUT", "IN", "RTT", "AGE"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
-    rows.extend(visible(all).map(row));
+    let (ended, live): (Vec<_>, Vec<_>) = visible(all).partition(|f| has_ended(f));
+    rows.extend(live.into_iter().map(row));
+    let hidden = if ended_too {
+        rows.extend(ended.into_iter().map(row));
+        0
+    } else {
+        ended.len()
+    };
     let mut text = units::table(&rows);
     if rows.len() == 1 {
         text = match all.iter().filter(|n| n.error.is_empty()).count() {
@@ -64,6 +78,9 @@ fn table(all: &[NodeFlows]) -> String {
             1 => "No flows on 1 node.\n".to_owned(),
             n => format!("No flows on {n} nodes.\n"),
         };
+    }
+    if hidden > 0 {
+        text.push_str(&format!("{hidden} ended not shown (--all shows them)\n"));
     }
     for node in all.iter().filter(|n| !n.error.is_empty()) {
         text.push_str(&format!("! {}: {}\n", node.node, node.error));
@@ -119,11 +136,16 @@ fn row(flow: &Flow) -> Vec<String> {
         verdict.to_owned(),
         if flow.carrier.is_empty() { "-".to_owned() } else { flow.carrier.clone() },
         state,
-        units::bytes(flow.bytes_out),
-        units::bytes(flow.bytes_in),
+        moved(flow, flow.bytes_out),
+        moved(flow, flow.bytes_in),
         flow.rtt_us.map_or_else(|| "-".to_owned(), units::rtt),
         units::age(Duration::from_millis(flow.age_ms)),
     ]
+}
+
+/// Of a direct flow only the kernel's sockets know how much it moved.
+fn moved(flow: &Flow, bytes: u64) -> String {
+    if flow.verdict == Verdict::Direct && bytes == 0 { "-".to_owned() } else { units::bytes(bytes) }
 }
 
 #[cfg(test)]
@@ -157,11 +179,25 @@ mod tests {
 
     #[test]
     fn a_flow_that_two_nodes_report_is_one_line() {
-        let text = table(&[
-            node("edge/robot-1", vec![flow(true, 5)]),
-            node("cloud/gpu-1", vec![flow(false, 5), flow(false, 6)]),
-        ]);
+        let text = table(
+            &[
+                node("edge/robot-1", vec![flow(true, 5)]),
+                node("cloud/gpu-1", vec![flow(false, 5), flow(false, 6)]),
+            ],
+            false,
+        );
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.contains("64.0 MiB") && text.contains("321 µs"), "{text}");
+    }
+
+    #[test]
+    fn ended_flows_are_counted_and_shown_on_demand() {
+        let ended = Flow { state: FlowState::Closed, ..flow(true, 6) };
+        let direct = Flow { verdict: Verdict::Direct, bytes_out: 0, bytes_in: 0, ..flow(true, 5) };
+        let all = [node("edge/robot-1", vec![direct, ended])];
+        let text = table(&all, false);
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.contains("1 ended not shown") && !text.contains("0 B"), "{text}");
+        assert_eq!(table(&all, true).lines().count(), 3);
     }
 }

@@ -43,9 +43,14 @@ impl Context {
         Self { client, stores, notes, config, heartbeats: Heartbeats::default() }
     }
 
-    /// How long ago the Lease of a site's agent was last seen to change; none without a Lease.
-    pub(crate) fn heartbeat_age(&self, namespace: &str, lease: Option<&Lease>) -> Option<Duration> {
-        self.heartbeats.age(namespace, lease, Instant::now())
+    /// How long ago the Lease of a Node was last seen to change; none without a Lease.
+    pub(crate) fn heartbeat_age(
+        &self,
+        namespace: &str,
+        node: &str,
+        lease: Option<&Lease>,
+    ) -> Option<Duration> {
+        self.heartbeats.age(&format!("{namespace}/{node}"), lease, Instant::now())
     }
 }
 
@@ -55,19 +60,19 @@ pub(crate) fn now() -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 
-/// When each site's Lease was last seen to change, on this machine's own clock.
+/// When each Node's Lease was last seen to change, on this machine's own clock.
 #[derive(Default)]
 struct Heartbeats(Mutex<HashMap<String, (Option<MicroTime>, Instant)>>);
 
 impl Heartbeats {
-    fn age(&self, namespace: &str, lease: Option<&Lease>, now: Instant) -> Option<Duration> {
+    fn age(&self, node: &str, lease: Option<&Lease>, now: Instant) -> Option<Duration> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(lease) = lease else {
-            seen.remove(namespace);
+            seen.remove(node);
             return None;
         };
         let renewed = lease.spec.as_ref().and_then(|s| s.renew_time.clone());
-        let entry = seen.entry(namespace.to_owned()).or_insert_with(|| (renewed.clone(), now));
+        let entry = seen.entry(node.to_owned()).or_insert_with(|| (renewed.clone(), now));
         if entry.0 != renewed {
             *entry = (renewed, now);
         }

@@ -115,7 +115,7 @@ type Parts = JoinSet<Result<&'static str, RunError>>;
 impl Caches {
     fn new(client: &kube::Client) -> Self {
         let all = watcher::Config::default;
-        let agents = all().fields(&format!("metadata.name={}", labels::AGENT_LEASE));
+        let agents = all().labels(labels::NODE_LEASE);
         Self {
             domains: Cache::new(client, all()),
             peers: Cache::new(client, all()),
@@ -200,7 +200,7 @@ fn connect(caches: &mut Caches, queues: &Queues, stores: &Stores) {
     caches.pods.feeds(&q.pods.tx, triggers::itself);
     caches.pods.feeds(&q.tasks.tx, triggers::task_of_pod);
     caches.pods.feeds(&q.domains.tx, triggers::domain_of_pod);
-    caches.leases.feeds(&q.nodes.tx, triggers::nodes_of_lease(stores.nodes.clone()));
+    caches.leases.feeds(&q.nodes.tx, triggers::node_of_lease);
 }
 
 fn start(queues: Queues, ctx: &Arc<Context>, parts: &mut Parts, shutdown: &CancellationToken) {

@@ -1,8 +1,8 @@
-//! Node: Offline when the site's agent has not been heard of, Online again when it has.
+//! Node: Offline when its agent has not been heard of, Online again when it has.
 
 use std::sync::Arc;
 
-use control_api::{labels, v1alpha1::Node};
+use control_api::v1alpha1::Node;
 use control_plan::{
     job::Note,
     liveness::{Verdict, judge},
@@ -26,8 +26,9 @@ pub(crate) enum NodeError {
 
 pub(crate) async fn reconcile(node: Arc<Node>, ctx: Arc<Context>) -> Result<Action, NodeError> {
     let namespace = node.metadata.namespace.clone().unwrap_or_default();
-    let lease = ctx.stores.leases.get(&ObjectRef::new(labels::AGENT_LEASE).within(&namespace));
-    let age = ctx.heartbeat_age(&namespace, lease.as_deref());
+    let name = node.metadata.name.clone().unwrap_or_default();
+    let lease = ctx.stores.leases.get(&ObjectRef::new(&name).within(&namespace));
+    let age = ctx.heartbeat_age(&namespace, &name, lease.as_deref());
     match judge(&node, age, ctx.config.node_grace) {
         Verdict::Keep(Some(again)) => Ok(Action::requeue(again)),
         Verdict::Keep(None) => Ok(Action::await_change()),
@@ -35,12 +36,9 @@ pub(crate) async fn reconcile(node: Arc<Node>, ctx: Arc<Context>) -> Result<Acti
             let mut new = node.status.clone().unwrap_or_default();
             let warning = !reason.is_empty();
             let message = if warning {
-                format!(
-                    "no heartbeat of the site's agent for {} s",
-                    ctx.config.node_grace.as_secs()
-                )
+                format!("no heartbeat of its agent for {} s", ctx.config.node_grace.as_secs())
             } else {
-                "the site's agent is heard of again".to_owned()
+                "its agent is heard of again".to_owned()
             };
             let note = Note { warning, reason: phase.to_string(), message };
             new.phase = Some(phase);

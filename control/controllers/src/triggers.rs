@@ -132,19 +132,10 @@ pub(crate) fn pods_of_task(pods: Store<Pod>) -> impl Fn(&Task) -> Vec<ObjectRef<
     }
 }
 
-/// The Nodes of the site whose agent renewed its Lease.
-pub(crate) fn nodes_of_lease(nodes: Store<Node>) -> impl Fn(&Lease) -> Vec<ObjectRef<Node>> {
-    move |lease| {
-        if lease.metadata.name.as_deref() != Some(labels::AGENT_LEASE) {
-            return Vec::new();
-        }
-        nodes
-            .state()
-            .iter()
-            .filter(|n| n.metadata.namespace == lease.metadata.namespace)
-            .map(|n| ObjectRef::from_obj(&**n))
-            .collect()
-    }
+/// The Node whose agent renewed its Lease.
+pub(crate) fn node_of_lease(lease: &Lease) -> Vec<ObjectRef<Node>> {
+    let name = text(lease.metadata.name.as_ref());
+    vec![ObjectRef::new(name).within(text(lease.metadata.namespace.as_ref()))]
 }
 
 #[cfg(test)]

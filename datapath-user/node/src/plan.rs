@@ -3,4 +3,5 @@
 
 pub mod desired;
 pub mod diff;
+pub mod reach;
 pub mod table;

@@ -1,10 +1,19 @@
 //! What every end-to-end test starts from; the tests are in `tests/`. They run the built programs,
 //! so `cargo xtask test e2e` builds those first.
 
-use std::path::PathBuf;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use anyhow::{Context as _, Result};
-use test_kit::product::Product;
+use anyhow::{Context as _, Result, ensure};
+use test_kit::{
+    command::{cmd, stdout},
+    process::wrapped,
+    product::{Machine, Product},
+    wait::eventually,
+};
 
 /// The directory of the built programs: these tests are built beside them.
 pub fn programs() -> Result<PathBuf> {
@@ -39,4 +48,66 @@ pub fn two_sites() -> Result<Product> {
 pub fn example() -> Result<String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/examples/two-sites.yaml");
     std::fs::read_to_string(path).with_context(|| path.to_owned())
+}
+
+/// A file of `tests/e2e/probe`.
+#[must_use]
+pub fn probe(name: &str) -> String {
+    format!("{}/probe/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A Job in the Domain `two-sites` whose tasks do nothing but stand there: `(name, site)`.
+#[must_use]
+pub fn idle_job(name: &str, domain: &str, tasks: &[(&str, &str)]) -> String {
+    let mut all = format!(
+        "apiVersion: rlinf.io/v1alpha1\nkind: Job\nmetadata: {{name: {name}}}\nspec:\n  domain: {domain:?}\n  tasks:\n"
+    );
+    for (task, site) in tasks {
+        all += &format!(
+            "  - {{name: {task}, role: Actor, agentType: Raw, nodeSelector: {{site: {site}}}, raw: {{entrypoint: [sleep, infinity]}}}}\n"
+        );
+    }
+    all
+}
+
+#[must_use]
+pub fn domain(name: &str, cidr: &str) -> String {
+    format!(
+        "apiVersion: rlinf.io/v1alpha1\nkind: Domain\nmetadata: {{name: {name}}}\nspec: {{cidr: {cidr}}}\n---\n"
+    )
+}
+
+/// Waits for a Job's phase.
+pub fn phase(p: &mut Product, job: &str, wanted: &str, limit: Duration) -> Result<()> {
+    let mut last = String::new();
+    let wait = eventually(&format!("Job {job} to be {wanted}"), limit, || {
+        last = p.job_phase(job).unwrap_or_default();
+        Ok((last == wanted).then_some(()))
+    });
+    wait.with_context(|| format!("its phase is {last:?}"))
+}
+
+/// An error unless a machine whose programs have ended is as it was before they came.
+pub fn clean(m: &Machine) -> Result<()> {
+    let inside = |words: &[&str]| {
+        let mut c = wrapped(Some(&m.place.netns), None, Path::new("sh"));
+        stdout(c.args(["-c"]).args(words))
+    };
+    let links = inside(&["ip -o link | grep -v -e ' lo:' -e ' eth0@' || true"])?;
+    ensure!(links.is_empty(), "links stay on {}: {links}", m.name);
+    let rules = inside(&["nft list ruleset"])?;
+    ensure!(rules.is_empty(), "rules stay on {}: {rules}", m.name);
+    let forward = inside(&["cat /proc/sys/net/ipv4/ip_forward"])?;
+    ensure!(forward.trim() == "0", "forwarding stays on {}", m.name);
+    let run = m.dir.join("run/netns");
+    let namespaces = fs::read_dir(&run).map(Iterator::count).unwrap_or(0);
+    ensure!(namespaces == 0, "{namespaces} namespaces stay in {}", run.display());
+    let groups = fs::read_dir(&m.cgroup)?.flatten().filter(|e| e.path().is_dir());
+    let groups: Vec<_> = groups.map(|e| e.path()).collect();
+    ensure!(groups.is_empty(), "cgroups stay: {groups:?}");
+    let programs =
+        stdout(&mut cmd("bpftool", ["cgroup", "show", &m.cgroup.display().to_string()]))?;
+    ensure!(!programs.contains("rl_"), "programs stay on {}: {programs}", m.name);
+    ensure!(!m.dir.join("node.sock").exists(), "the socket of {} stays", m.name);
+    Ok(())
 }

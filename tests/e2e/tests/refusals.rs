@@ -77,7 +77,7 @@ fn a_token_works_once_and_a_node_name_is_taken_once() -> Result<()> {
     let used = machine.dir.join("rlark-node.token");
     let run = |token: &std::path::Path, data: &str| -> Result<String> {
         let program = p.program("rlark-node");
-        let mut c = wrapped(Some(&machine.site.machine), None, &program);
+        let mut c = wrapped(Some(&machine.place.netns), None, &program);
         c.arg(format!("--server=https://{HUB}:8443")).arg("--name=gpu-1");
         c.arg(format!("--token-file={}", token.display()));
         c.arg(format!("--data-dir={}", p.lab.dir().join(data).display()));

@@ -9,6 +9,7 @@ pub mod command;
 pub mod forward;
 pub mod lab;
 pub mod net;
+pub mod pod;
 pub mod process;
 pub mod product;
 pub mod sites;

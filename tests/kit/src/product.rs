@@ -2,6 +2,7 @@
 //! `rlark-node` and `rlark-agent`, joined by tokens as a person would join them.
 
 use std::{
+    collections::BTreeMap,
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -17,8 +18,10 @@ use crate::{
     command::{output, stdout},
     forward::forward,
     lab::Lab,
+    net::Netns,
+    pod::RunningPod,
     process::{Process, Start, wrapped},
-    sites::{HUB, Internet, POD_CIDR, Site},
+    sites::{HUB, Internet, Place, SITE_CIDR, Site},
     wait::eventually,
 };
 
@@ -29,11 +32,37 @@ const RELAY_PORT: u16 = 7443;
 #[derive(Debug)]
 pub struct Machine {
     pub cluster: String,
+    pub name: String,
     pub agent: Process,
     pub node: Process,
     pub dir: PathBuf,
     pub cgroup: PathBuf,
-    pub site: Site,
+    pub place: Place,
+    agent_start: Again,
+    node_start: Again,
+}
+
+/// How a program was started, to start it again.
+#[derive(Debug, Clone)]
+struct Again {
+    name: String,
+    program: PathBuf,
+    args: Vec<String>,
+    log: PathBuf,
+}
+
+impl Again {
+    fn run(&self, netns: &Netns, cgroup: &Path) -> Result<Process> {
+        Process::start(Start {
+            name: &self.name,
+            program: &self.program,
+            args: self.args.clone(),
+            env: vec![],
+            netns: Some(netns),
+            cgroup: Some(cgroup),
+            log: self.log.clone(),
+        })
+    }
 }
 
 /// Drop order is the order of the fields: machines, server, namespaces, cgroup, directory.
@@ -41,6 +70,7 @@ pub struct Machine {
 pub struct Product {
     pub machines: Vec<Machine>,
     pub server: Option<Process>,
+    pub sites: BTreeMap<String, Site>,
     pub internet: Internet,
     pub cgroup: Cgroup,
     programs: PathBuf,
@@ -60,6 +90,7 @@ impl Product {
         Ok(Self {
             machines: vec![],
             server: None,
+            sites: BTreeMap::new(),
             internet,
             cgroup,
             programs,
@@ -180,47 +211,89 @@ impl Product {
         Ok(stdout(&mut self.rlark(args))?.trim().to_owned())
     }
 
-    /// A new site `cluster` with one machine `node`, and its two programs started.
+    /// One more machine `node` at the site `cluster`, which is made when it is new, and its two
+    /// programs started.
     pub fn join(&mut self, cluster: &str, node: &str, labels: &[(&str, &str)]) -> Result<()> {
-        let site = self.internet.site(cluster)?;
-        let dir = self.lab.dir().join(cluster);
-        let cgroup = self.cgroup.path().join(cluster);
+        if !self.sites.contains_key(cluster) {
+            let site = self.internet.site(cluster)?;
+            self.sites.insert(cluster.to_owned(), site);
+        }
+        let site = self.sites.get_mut(cluster).context("the site")?;
+        let place = site.machine(self.lab.id())?;
+        let same = self.machines.iter().filter(|m| m.cluster == cluster).count();
+        let unique = if same == 0 { cluster.to_owned() } else { format!("{cluster}-{same}") };
+        let dir = self.lab.dir().join(&unique);
+        let cgroup = self.cgroup.path().join(&unique);
         fs::create_dir_all(&dir)?;
         fs::create_dir_all(&cgroup)?;
-        let (socket, run) = (dir.join("node.sock"), dir.join("run"));
-        let server = format!("--server=https://{HUB}:{API_PORT}");
-        let name = format!("--name={node}");
-        let group = format!("--cgroup={}", cgroup.display());
-
-        let start = |program: &str, extra: Vec<String>| -> Result<Process> {
+        let socket = format!("{}/node.sock", dir.display());
+        let start = |program: &str, extra: Vec<String>| -> Result<Again> {
             let token = dir.join(format!("{program}.token"));
             fs::write(&token, self.token(cluster)?)?;
-            let mut args = vec![server.clone(), name.clone(), group.clone()];
-            args.push(format!("--token-file={}", token.display()));
-            args.push(format!("--data-dir={}", dir.join(program).display()));
+            let mut args = vec![
+                format!("--server=https://{HUB}:{API_PORT}"),
+                format!("--name={node}"),
+                format!("--cgroup={}", cgroup.display()),
+                format!("--token-file={}", token.display()),
+                format!("--data-dir={}", dir.join(program).display()),
+            ];
             args.extend(extra);
-            let file = self.program(program);
-            Process::start(Start {
-                name: &format!("{program} of {cluster}"),
-                program: &file,
+            Ok(Again {
+                name: format!("{program} of {unique}"),
+                program: self.program(program),
                 args,
-                env: vec![],
-                netns: Some(&site.machine),
-                cgroup: Some(self.cgroup.path()),
-                log: self.lab.dir().join(format!("{program}-{cluster}.log")),
+                log: self.lab.dir().join(format!("{program}-{unique}.log")),
             })
         };
-        let node_args = vec![format!("--socket={}", socket.display())];
-        let node = start("rlark-node", node_args)?;
+        let node_start = start("rlark-node", vec![format!("--socket={socket}")])?;
         let mut agent_args = vec![
-            format!("--node-socket={}", socket.display()),
-            format!("--run-dir={}", run.display()),
-            format!("--pod-cidr={POD_CIDR}"),
+            format!("--node-socket={socket}"),
+            format!("--run-dir={}", dir.join("run").display()),
+            format!("--pod-cidr={}", place.pod_cidr),
+            format!("--site-cidr={SITE_CIDR}"),
+            format!("--hide={}", self.lab.dir().display()),
         ];
         agent_args.extend(labels.iter().map(|(k, v)| format!("--labels={k}={v}")));
-        let agent = start("rlark-agent", agent_args)?;
-        self.machines.push(Machine { cluster: cluster.to_owned(), agent, node, dir, cgroup, site });
+        let agent_start = start("rlark-agent", agent_args)?;
+        let all = self.cgroup.path();
+        self.machines.push(Machine {
+            cluster: cluster.to_owned(),
+            name: node.to_owned(),
+            node: node_start.run(&place.netns, all)?,
+            agent: agent_start.run(&place.netns, all)?,
+            dir,
+            cgroup,
+            place,
+            agent_start,
+            node_start,
+        });
         Ok(())
+    }
+
+    fn machine(&mut self, machine: usize) -> Result<&mut Machine> {
+        self.machines.get_mut(machine).context("no such machine")
+    }
+
+    /// Starts a machine's `rlark-node` again, on the same data.
+    pub fn start_node(&mut self, machine: usize) -> Result<()> {
+        let all = self.cgroup.path().to_owned();
+        let m = self.machine(machine)?;
+        m.node = m.node_start.run(&m.place.netns, &all)?;
+        Ok(())
+    }
+
+    /// Starts a machine's `rlark-agent` again, on the same data.
+    pub fn start_agent(&mut self, machine: usize) -> Result<()> {
+        let all = self.cgroup.path().to_owned();
+        let m = self.machine(machine)?;
+        m.agent = m.agent_start.run(&m.place.netns, &all)?;
+        Ok(())
+    }
+
+    /// A pod on a machine, by its name: a program can be run in it.
+    pub fn pod(&self, machine: usize, name: &str) -> Result<RunningPod> {
+        let m = self.machines.get(machine).context("no such machine")?;
+        RunningPod::find(&m.dir.join("rlark-agent/pods"), name)
     }
 
     /// Waits until every machine's Node is Online.
@@ -247,7 +320,7 @@ impl Product {
     /// A program inside a machine: in its namespace and cgroup.
     pub fn at_machine(&self, machine: usize, program: &Path) -> Result<Command> {
         let m = self.machines.get(machine).context("no such machine")?;
-        Ok(wrapped(Some(&m.site.machine), Some(&m.cgroup), program))
+        Ok(wrapped(Some(&m.place.netns), Some(&m.cgroup), program))
     }
 
     /// User and system time of all the product's processes (not of tasks), in seconds.

@@ -4,10 +4,12 @@
 //!                     internet (router)
 //!        198.51.100.0/30 │      │ 192.0.2.0/30, 192.0.2.4/30
 //!                 hub ───┘      ├── NAT ── site a: machine 192.168.1.10, pods 10.244.0.0/24
+//!                               │                  machine 192.168.1.11, pods 10.244.1.0/24
 //!                               └── NAT ── site b: machine 192.168.1.10, pods 10.244.0.0/24
 //! ```
 //!
-//! Both sites use the same private ranges, as sites do; the NATs let nothing in.
+//! All sites use the same private ranges, as sites do; the NATs let nothing in. The machines of one
+//! site reach each other's pods, as on a routed LAN.
 
 use anyhow::Result;
 
@@ -18,14 +20,57 @@ use crate::{
 
 /// The hub's address, as everybody else sees it.
 pub const HUB: &str = "198.51.100.2";
-/// Pod range of *every* site.
-pub const POD_CIDR: &str = "10.244.0.0/24";
+/// The ranges that the pods of *every* site are in.
+pub const SITE_CIDR: &str = "10.244.0.0/16";
 
-/// A machine behind a NAT. Field order is drop order: the machine before its router.
+/// A LAN behind a NAT, and how many machines are on it.
 #[derive(Debug)]
 pub struct Site {
-    pub machine: Netns,
-    _nat: Netns,
+    pub nat: Netns,
+    name: String,
+    gateway: String,
+    /// Names of the machines' namespaces.
+    machines: Vec<String>,
+}
+
+/// A machine on a site's LAN.
+#[derive(Debug)]
+pub struct Place {
+    pub netns: Netns,
+    pub pod_cidr: String,
+}
+
+impl Site {
+    /// One more machine, at most 90, with routes to the pods of the others and theirs to it.
+    pub fn machine(&mut self, prefix: &str) -> Result<Place> {
+        let n = self.machines.len();
+        let suffix = if n == 0 { String::new() } else { format!("-{n}") };
+        let netns = Netns::new(&format!("{prefix}-{}{suffix}", self.name))?;
+        let port = format!("lan{n}");
+        self.nat.ip(&format!("link add {port} type veth peer name eth0 netns {}", netns.name()))?;
+        self.nat.ip(&format!("link set {port} master lan up"))?;
+        let address = |n: usize| format!("192.168.1.{}", 10 + n);
+        netns.ip(&format!("addr add {}/24 dev eth0", address(n)))?;
+        netns.ip("link set eth0 up")?;
+        netns.ip("route add default via 192.168.1.1")?;
+        for (other, name) in self.machines.iter().enumerate() {
+            let to_us = format!("-n {name} route add 10.244.{n}.0/24 via {}", address(n));
+            crate::command::ip(&to_us)?;
+            netns.ip(&format!("route add 10.244.{other}.0/24 via {}", address(other)))?;
+        }
+        self.machines.push(netns.name().to_owned());
+        Ok(Place { netns, pod_cidr: format!("10.244.{n}.0/24") })
+    }
+
+    /// Cuts the site from the rest of the world, or joins it again.
+    pub fn uplink(&self, up: bool) -> Result<()> {
+        self.nat.ip(if up { "link set wan up" } else { "link set wan down" })?;
+        if up {
+            self.nat.ip(&format!("route replace default via {}", self.gateway))
+        } else {
+            Ok(())
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -52,15 +97,15 @@ impl Internet {
         let base = self.sites * 4;
         self.sites += 1;
         let nat = Netns::new(&format!("{}-{name}-nat", self.prefix))?;
-        let machine = Netns::new(&format!("{}-{name}", self.prefix))?;
         nat.forward()?;
         let (up, down) = (format!("192.0.2.{}", base + 1), format!("192.0.2.{}", base + 2));
         let ends =
             ((&self.router, &*format!("to-{name}"), &*format!("{up}/30")), &*format!("{down}/30"));
         veth(ends.0, (&nat, "wan", ends.1))?;
         nat.ip(&format!("route add default via {up}"))?;
-        veth((&nat, "lan", "192.168.1.1/24"), (&machine, "eth0", "192.168.1.10/24"))?;
-        machine.ip("route add default via 192.168.1.1")?;
+        nat.ip("link add lan type bridge")?;
+        nat.ip("addr add 192.168.1.1/24 dev lan")?;
+        nat.ip("link set lan up")?;
         nat.nft(
             "table ip nat {
                 chain leaving {
@@ -81,6 +126,6 @@ impl Internet {
             }
             ",
         )?;
-        Ok(Site { machine, _nat: nat })
+        Ok(Site { nat, name: name.to_owned(), gateway: up, machines: vec![] })
     }
 }

@@ -136,7 +136,7 @@ pub(crate) struct PodRecord {
     /// The fetched artifact, when the spec names one.
     #[serde(default)]
     pub artifact: Option<PathBuf>,
-    /// Directories of this runtime that the pod must not see.
+    /// Files and directories of the machine that the pod must not see.
     #[serde(default)]
     pub hidden: Vec<PathBuf>,
     /// Whether a start has been asked for.

@@ -41,9 +41,7 @@ pub(crate) fn set_up(dir: &PodDir, record: &PodRecord) -> io::Result<()> {
     let sources = Sources::open(dir, record)?;
     make_read_only()?;
     for hidden in &record.hidden {
-        if hidden.is_dir() {
-            empty(hidden)?;
-        }
+        hide(hidden)?;
     }
     empty(Path::new(OWN))?;
     for target in [BIN, WORK] {
@@ -90,6 +88,15 @@ fn bind(source: &File, target: &str, flags: MountFlags) -> io::Result<()> {
     mount_bind(&source, target).map_err(at("bind", target))?;
     // A bind mount takes over its source's flags; this sets them.
     mount_remount(target, MountFlags::BIND | flags, c"").map_err(at("remount", target))
+}
+
+/// What is not there (any more: its parent may be hidden) needs no hiding.
+fn hide(target: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(target) {
+        Ok(m) if m.is_dir() => empty(target),
+        Ok(_) => mount_bind("/dev/null", target).map_err(at("hide", target)),
+        Err(_) => Ok(()),
+    }
 }
 
 fn empty(target: &Path) -> io::Result<()> {

@@ -3,6 +3,7 @@
 
 use std::{fs, io, path::Path, process::Stdio};
 
+use cidr::Ipv4Cidr;
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use super::{address::PodNetwork, error::SetupError};
@@ -15,14 +16,21 @@ fn table(bridge: &str) -> String {
 }
 
 /// Loads the table, replacing one of a predecessor in the same transaction.
-pub(crate) async fn ensure(bridge: &str, net: PodNetwork) -> Result<(), SetupError> {
+///
+/// What goes to `site`, the pods of other machines on this LAN, keeps its source: the far end knows
+/// its peer by that address.
+pub(crate) async fn ensure(
+    bridge: &str,
+    net: PodNetwork,
+    site: Ipv4Cidr,
+) -> Result<(), SetupError> {
     let (table, cidr) = (table(bridge), net.cidr());
     nft(&format!(
         "add table ip {table}\ndelete table ip {table}\n\
          table ip {table} {{\n\
            chain postrouting {{\n\
              type nat hook postrouting priority srcnat; policy accept;\n\
-             ip saddr {cidr} oifname != \"{bridge}\" masquerade\n\
+             ip saddr {cidr} ip daddr != {site} oifname != \"{bridge}\" masquerade\n\
            }}\n\
          }}\n"
     ))

@@ -57,6 +57,8 @@ impl Machine {
             cgroup: Some(self.cgroup.clone()),
             bridge: "rlark0".into(),
             pod_cidr: "10.244.0.0/24".parse().unwrap(),
+            site_cidr: "10.244.0.0/24".parse().unwrap(),
+            hide: vec![],
         }
     }
 

@@ -67,13 +67,8 @@ fn a_node_wakes_only_jobs_without_a_place() {
 
 #[test]
 fn a_lease_wakes_the_nodes_of_its_site() {
-    let mut n = Node::new("n", Default::default());
-    n.metadata.namespace = Some("rlark-a".into());
-    let map = nodes_of_lease(store(vec![n]));
     let mut lease = Lease::default();
-    lease.metadata.name = Some("rlark-agent".into());
+    lease.metadata.name = Some("n".into());
     lease.metadata.namespace = Some("rlark-a".into());
-    assert_eq!(map(&lease).len(), 1);
-    lease.metadata.namespace = Some("rlark-b".into());
-    assert_eq!(map(&lease).len(), 0);
+    assert_eq!(node_of_lease(&lease), [ObjectRef::new("n").within("rlark-a")]);
 }

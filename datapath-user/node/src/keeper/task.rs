@@ -28,6 +28,7 @@ use crate::{
     plan::{
         desired::{Desired, Local, Pod, desired},
         diff::{Op, diff},
+        reach::Reach,
         table::RouteTable,
     },
 };
@@ -309,7 +310,7 @@ impl Task {
                 netns_cookie: s.join.cookie,
             })
             .collect();
-        desired(&self.me, &self.table, &locals, &self.saved.ids)
+        desired(&self.me, &self.table, &locals, &self.saved.ids, &Reach::of_this_machine())
     }
 
     /// Carries out the difference and publishes; failures are logged and tried again later.

@@ -3,7 +3,7 @@
 //! | destination, seen from a pod of this node | verdict |
 //! |---|---|
 //! | the pod's own VIP, anything outside its Domain | pass (the hook knows both from [`Pod`]) |
-//! | a peer of the same site with a real address, encryption not demanded | direct |
+//! | a peer of the same site with a real address that can be reached ([`Reach`]), encryption not demanded | direct |
 //! | any other peer | relay |
 //! | a VIP nobody holds | deny: absent from the map, so nothing can be forgotten open |
 
@@ -13,10 +13,16 @@ use std::{
 };
 
 use cidr::IpCidr;
-use control_api::ids::{DomainName, NodeRef};
+use control_api::{
+    ids::{DomainName, NodeRef},
+    session::Member,
+};
 use serde::{Deserialize, Serialize};
 
-use super::table::{Domain, RouteTable};
+use super::{
+    reach::Reach,
+    table::{Domain, RouteTable},
+};
 use crate::hosts;
 
 /// What the kernel calls a Domain: small, local to this node, the same across restarts. Two Domains
@@ -96,6 +102,7 @@ pub fn desired<'a>(
     table: &RouteTable,
     locals: impl IntoIterator<Item = &'a Local>,
     ids: &DomainIds,
+    reach: &Reach,
 ) -> Desired {
     let mut out = Desired::default();
     let mut cookies: BTreeMap<&DomainName, BTreeMap<&str, u64>> = BTreeMap::new();
@@ -111,28 +118,34 @@ pub fn desired<'a>(
     }
     for (name, local) in cookies {
         if let (Some(domain), Some(id)) = (table.domain(name), ids.get(name)) {
-            peers(me, domain, id, &local, &mut out);
+            peers(&See { me, reach, cookies: &local }, domain, id, &mut out);
         }
     }
     out
 }
 
+/// From where a Domain is looked at.
+struct See<'a> {
+    me: &'a NodeRef,
+    reach: &'a Reach,
+    cookies: &'a BTreeMap<&'a str, u64>,
+}
+
 /// The VIPs of one Domain. Real addresses count within the own site only: pod ranges overlap.
-fn peers(
-    me: &NodeRef,
-    domain: &Domain,
-    id: DomainId,
-    cookies: &BTreeMap<&str, u64>,
-    out: &mut Desired,
-) {
+fn peers(see: &See<'_>, domain: &Domain, id: DomainId, out: &mut Desired) {
     let mut shared = BTreeSet::new();
+    let here = domain.members().filter(|m| m.node == *see.me).filter_map(|m| m.local_ip);
+    let own = see.reach.of_pods(here);
+    let near = |member: &Member, real: IpAddr| {
+        let at_site = member.node.cluster == see.me.cluster && !domain.encrypt_within_site;
+        at_site && (member.node == *see.me || see.reach.leads_to(real, &own))
+    };
     for member in domain.members() {
         if domain.holder(member.vip).is_none_or(|h| h.uid != member.uid) {
             continue;
         }
-        let near = member.node.cluster == me.cluster && !domain.encrypt_within_site;
-        let netns = cookies.get(member.uid.as_str()).copied();
-        let Some(real) = member.local_ip.filter(|_| near) else {
+        let netns = see.cookies.get(member.uid.as_str()).copied();
+        let Some(real) = member.local_ip.filter(|real| near(member, *real)) else {
             out.vips.insert((id, member.vip), Way::Relay { netns });
             continue;
         };

@@ -21,6 +21,17 @@ fn local(uid: &str, domain: &str, netns_cookie: u64) -> Local {
     Local { uid: uid.into(), domain: domain.parse().unwrap(), netns_cookie }
 }
 
+/// 172.16.0.0/24 is on this machine, save for what has a route of its own.
+fn reach() -> Reach {
+    Reach::parse(
+        "Iface Destination Gateway Flags RefCnt Use Metric Mask\n\
+         eth0 00000000 0101A8C0 3 0 0 0 00000000\n\
+         rlark0 000010AC 0 1 0 0 0 00FFFFFF\n\
+         eth0 030010AC 0B01A8C0 3 0 0 0 FFFFFFFF\n\
+         eth0 000010AD 0B01A8C0 3 0 0 0 00FFFFFF\n",
+    )
+}
+
 fn world(domains: Vec<DomainRoutes>, locals: &[Local]) -> Desired {
     let mut table = RouteTable::default();
     let mut ids = DomainIds::default();
@@ -28,7 +39,7 @@ fn world(domains: Vec<DomainRoutes>, locals: &[Local]) -> Desired {
         ids.assign(&d.name);
     }
     table.apply(RouteUpdate::Snapshot { domains }).unwrap();
-    desired(&me(), &table, locals, &ids)
+    desired(&me(), &table, locals, &ids, &reach())
 }
 
 #[test]
@@ -37,6 +48,8 @@ fn each_kind_of_peer_gets_its_way() {
         member("own", "10.2.0.1", "s1/n1", Some("172.16.0.1")),
         member("same-node", "10.2.0.2", "s1/n1", Some("172.16.0.2")),
         member("same-site", "10.2.0.3", "s1/n2", Some("172.16.0.3")),
+        // Its machine uses the same range as this one.
+        member("overlapping", "10.2.0.7", "s1/n3", Some("172.16.0.9")),
         member("no-address", "10.2.0.4", "s1/n2", None),
         // The same real address as same-site's, in another site: it must not count here.
         member("far", "10.2.0.5", "s2/n1", Some("172.16.0.3")),
@@ -52,6 +65,7 @@ fn each_kind_of_peer_gets_its_way() {
         ("10.2.0.4", Some(Way::Relay { netns: None })),
         ("10.2.0.5", Some(Way::Relay { netns: None })),
         ("10.2.0.6", None),
+        ("10.2.0.7", Some(Way::Relay { netns: None })),
     ];
     for (vip, way) in cases {
         assert_eq!(got.vips.get(&(id, ip(vip))).copied(), way, "{vip}");
