@@ -123,6 +123,13 @@ impl Queue {
         mem::take(&mut inner.waiting)
     }
 
+    /// Takes no more writes and gives up those that wait.
+    fn abandon(&self) -> Vec<(Event, Done)> {
+        let mut inner = self.lock();
+        inner.closed = true;
+        mem::take(&mut inner.waiting)
+    }
+
     fn close(&self) {
         self.lock().closed = true;
         self.wake.notify_one();
@@ -184,7 +191,18 @@ impl Drop for Committer {
     }
 }
 
+/// Lets nobody wait for a committer that has ended, however it ended.
+struct Farewell<'a>(&'a Shared);
+
+impl Drop for Farewell<'_> {
+    fn drop(&mut self) {
+        drop(self.0.queue.abandon());
+        self.0.wake_all();
+    }
+}
+
 fn run(shared: &Shared, mut backend: Box<dyn Backend>) {
+    let _farewell = Farewell(shared);
     while let Some((batch, snapshot)) = shared.queue.take() {
         let (events, done): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
         match backend.commit(&events) {

@@ -1,8 +1,10 @@
 //! The redb file and the lock on the directory it lies in.
 
+use std::any::Any;
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use redb::{ReadableDatabase, ReadableTable, TableDefinition};
 
@@ -31,7 +33,8 @@ pub struct Database {
 
 #[derive(Debug)]
 struct Held {
-    redb: redb::Database,
+    /// None while it could not be opened again after a failed write.
+    redb: RwLock<Option<redb::Database>>,
     path: PathBuf,
     // Released by the kernel when the process dies, whatever kills it.
     _lock: File,
@@ -61,10 +64,9 @@ impl Database {
             Err(TryLockError::Error(source)) => return Err(OpenError::Lock { path, source }),
         }
         let file = directory.join("state.redb");
-        let redb = redb::Database::builder()
-            .set_cache_size(CACHE_BYTES)
-            .create(&file)
-            .map_err(|e| OpenError::Database { path: file.clone(), source: Box::new(e.into()) })?;
+        let redb = guarded(&file, || create(&file))?
+            .map_err(|e| OpenError::Database { path: file.clone(), source: Box::new(e) })?;
+        let redb = RwLock::new(Some(redb));
         Ok(Self { held: Arc::new(Held { redb, path: file, _lock: lock }) })
     }
 
@@ -78,8 +80,8 @@ impl Database {
             workspace: workspace.to_owned(),
             source: Box::new(source),
         };
-        disk.create_tables().map_err(wrap)?;
-        let (loaded, damaged) = disk.read().map_err(wrap)?;
+        let read = || disk.create_tables().and_then(|()| disk.read());
+        let (loaded, damaged) = guarded(&self.held.path, read)?.map_err(wrap)?;
         match damaged {
             Some((key, source)) => Err(OpenError::Damaged {
                 workspace: workspace.to_owned(),
@@ -95,6 +97,48 @@ impl Database {
     pub fn path(&self) -> &Path {
         &self.held.path
     }
+}
+
+fn create(file: &Path) -> Result<redb::Database, redb::Error> {
+    Ok(redb::Database::builder().set_cache_size(CACHE_BYTES).create(file)?)
+}
+
+/// Runs code that reads the file. redb panics on some kinds of damage; the database is not used after that.
+fn guarded<T>(file: &Path, read: impl FnOnce() -> T) -> Result<T, OpenError> {
+    catch_unwind(AssertUnwindSafe(read))
+        .map_err(|panic| OpenError::Corrupt { path: file.to_path_buf(), reason: said(&*panic) })
+}
+
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given").to_owned()
+}
+
+impl Held {
+    /// The open database; one that failed before is opened again.
+    fn database(&self) -> Result<RwLockReadGuard<'_, Option<redb::Database>>, redb::Error> {
+        let open = self.redb.read().unwrap_or_else(PoisonError::into_inner);
+        if open.is_some() {
+            return Ok(open);
+        }
+        drop(open);
+        self.reopen()?;
+        Ok(self.redb.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// After an I/O error redb refuses everything until it is closed and opened again.
+    fn reopen(&self) -> Result<(), redb::Error> {
+        let mut slot = self.redb.write().unwrap_or_else(PoisonError::into_inner);
+        // The old one goes first: it holds a lock on the file.
+        *slot = None;
+        *slot = Some(create(&self.path)?);
+        Ok(())
+    }
+}
+
+/// What redb says itself of a database that is not open.
+fn not_open() -> redb::Error {
+    redb::Error::PreviousIo
 }
 
 type Damaged = Option<(Key, serde_json::Error)>;
@@ -123,7 +167,8 @@ impl Disk {
     }
 
     fn create_tables(&self) -> Result<(), redb::Error> {
-        let tx = self.held.redb.begin_write()?;
+        let open = self.held.database()?;
+        let tx = open.as_ref().ok_or_else(not_open)?.begin_write()?;
         tx.open_table(Objects::new(&self.objects))?;
         tx.open_table(History::new(&self.history))?;
         tx.open_table(Counters::new(&self.counters))?;
@@ -132,7 +177,8 @@ impl Disk {
 
     fn read(&self) -> Result<(Loaded, Damaged), redb::Error> {
         let mut loaded = Loaded::default();
-        let tx = self.held.redb.begin_read()?;
+        let open = self.held.database()?;
+        let tx = open.as_ref().ok_or_else(not_open)?.begin_read()?;
         let counters = tx.open_table(Counters::new(&self.counters))?;
         loaded.revision = counters.get(REVISION)?.map_or(0, |v| v.value());
         loaded.floor = counters.get(FLOOR)?.map_or(0, |v| v.value());
@@ -157,8 +203,16 @@ impl Disk {
         Ok((loaded, None))
     }
 
+    /// The last revision on disk.
+    fn revision(&self) -> Result<u64, redb::Error> {
+        let open = self.held.database()?;
+        let tx = open.as_ref().ok_or_else(not_open)?.begin_read()?;
+        Ok(tx.open_table(Counters::new(&self.counters))?.get(REVISION)?.map_or(0, |v| v.value()))
+    }
+
     fn write(&self, batch: &[Event]) -> Result<(), redb::Error> {
-        let tx = self.held.redb.begin_write()?;
+        let open = self.held.database()?;
+        let tx = open.as_ref().ok_or_else(not_open)?.begin_write()?;
         {
             let mut objects = tx.open_table(Objects::new(&self.objects))?;
             let mut history = tx.open_table(History::new(&self.history))?;
@@ -193,7 +247,14 @@ impl Disk {
 
 impl Backend for Disk {
     fn commit(&mut self, batch: &[Event]) -> Result<(), String> {
-        self.write(batch).map_err(|e| e.to_string())
+        let Err(error) = self.write(batch) else { return Ok(()) };
+        // An error at the very end leaves open whether the batch is on disk: the file knows.
+        let durable = self.held.reopen().and_then(|()| self.revision());
+        let last = batch.last().map_or(0, |event| event.object.revision);
+        match durable {
+            Ok(revision) if revision >= last => Ok(()),
+            Ok(_) | Err(_) => Err(error.to_string()),
+        }
     }
 }
 

@@ -13,9 +13,12 @@ pub enum OpenError {
     Lock { path: PathBuf, source: std::io::Error },
     #[error("cannot open the database {path}")]
     Database { path: PathBuf, source: Box<redb::Error> },
+    /// The database code gave up in the middle of the file.
+    #[error("cannot read the database {path}: it is damaged ({reason})")]
+    Corrupt { path: PathBuf, reason: String },
     #[error("cannot read workspace {workspace}")]
     Read { workspace: String, source: Box<redb::Error> },
-    #[error("object {key} in workspace {workspace} is damaged")]
+    #[error("cannot read object {key} of workspace {workspace}: it is damaged")]
     Damaged { workspace: String, key: String, source: serde_json::Error },
     #[error("cannot start the committer of workspace {workspace}")]
     Thread { workspace: String, source: std::io::Error },

@@ -194,14 +194,30 @@ impl Workspace {
         current.pinned.push_back(snapshot.clone());
     }
 
-    /// The state at a revision: the current one or a pinned one, else `None`.
+    /// The state at a revision: the current one, a pinned one, or one that the log still leads back to.
     #[must_use]
     pub fn snapshot_at(&self, revision: u64) -> Option<Snapshot> {
         let current = lock(&self.shared.current);
         if current.published.revision == revision {
             return Some(current.published.clone());
         }
-        current.pinned.iter().find(|s| s.revision == revision).cloned()
+        let pinned = current.pinned.iter().find(|s| s.revision == revision);
+        if revision > current.published.revision || pinned.is_some() {
+            return pinned.cloned();
+        }
+        let mut state = current.published.state.clone();
+        for event in current.log.back_to(revision)? {
+            let key = &event.object.key;
+            match (&event.previous, event.kind) {
+                (Some(previous), _) => state.insert_mut(key.clone(), Arc::clone(previous)),
+                (None, EventKind::Added) => {
+                    state.remove_mut(key.as_str());
+                }
+                // A change read back from disk whose predecessor had left the log before.
+                (None, _) => return None,
+            }
+        }
+        Some(Snapshot { revision, state })
     }
 
     /// Creates or replaces an object; returns once it is durable and visible.
