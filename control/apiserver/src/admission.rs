@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::builtin;
 use crate::catalog;
 use crate::context::Call;
+use crate::crd;
 use crate::negotiate::{self, BodyFormat};
 use crate::proto;
 use crate::render::now_rfc3339;
@@ -37,6 +38,8 @@ pub(crate) fn decode(call: &Call<'_>) -> Result<Decoded, ApiError> {
         if let Some(problem) = golang::mismatch(root, &decoded.value, kind) {
             return Err(strict_refusal(&call.resource, &problem));
         }
+    } else {
+        check_metadata(&call.resource, &decoded.value)?;
     }
     complete(&call.resource, &mut decoded.value);
     Ok(decoded)
@@ -128,6 +131,14 @@ fn foreign(call: &Call<'_>, api_version: &str, kind: &str) -> ApiError {
         )
     };
     ApiError::bad(format!("{kind} in version {version:?} cannot be handled as a {wanted}: {why}"))
+}
+
+/// The metadata of every kind is read into the same Go struct.
+fn check_metadata(resource: &Resource, value: &Value) -> Result<(), ApiError> {
+    let Some(metadata) = value.get("metadata").filter(|m| !m.is_null()) else { return Ok(()) };
+    let problem = golang::unmarshal_error(metadata, "v1.ObjectMeta")
+        .or_else(|| golang::mismatch(builtins::object_meta(), metadata, "ObjectMeta"));
+    problem.map_or(Ok(()), |problem| Err(strict_refusal(resource, &problem)))
 }
 
 /// Fills in what a body may leave out.
@@ -231,13 +242,9 @@ pub(crate) fn settle_namespace(call: &Call<'_>, value: &mut Value) -> Result<(),
             ));
         }
         Some(_) => {}
-        None if own.is_empty() => {
-            metadata.remove("namespace");
-        }
+        // What belongs to no namespace may name one all the same; it is forgotten.
         None => {
-            return Err(ApiError::bad(
-                "the namespace of the provided object does not match the namespace sent on the request",
-            ));
+            metadata.remove("namespace");
         }
     }
     Ok(())
@@ -284,6 +291,7 @@ pub(crate) fn create(call: &Call<'_>, value: &mut Value) -> Result<(), ApiError>
         NameRule::of(&resource.group, &resource.plural),
         resource.namespaced(),
     ));
+    errors.extend(unqualified_finalizers(resource, value));
     errors.extend(schema_errors(resource, value, None, &errors));
     invalid(resource, value, errors)
 }
@@ -298,7 +306,10 @@ fn schema_errors(
 ) -> Vec<FieldError> {
     let mut errors = resource.schema.validate(new);
     if resource.builtin {
-        errors.retain(|e| !others.iter().any(|o| o.field.starts_with(e.field.as_str())));
+        errors.retain(|e| {
+            !others.iter().any(|o| o.field.starts_with(e.field.as_str()))
+                && !(e.field.starts_with("metadata.ownerReferences") && !others.is_empty())
+        });
         return errors;
     }
     if let Some(old) = old
@@ -350,6 +361,7 @@ pub(crate) fn update(
         resource.namespaced(),
     ));
     errors.extend(names::validate_metadata_update(new, old));
+    errors.extend(unqualified_finalizers(resource, new));
     errors.extend(schema_errors(resource, new, Some(old), &errors));
     errors.extend(new_finalizers(old, new));
     invalid(resource, new, errors)?;
@@ -443,6 +455,26 @@ fn carry_over(resource: &Resource, old: &Value, new: &mut Value, part: Part) {
         };
     }
     metadata.remove("selfLink");
+}
+
+/// Built-in kinds take only the standard finalizers and those of a domain.
+fn unqualified_finalizers(resource: &Resource, value: &Value) -> Vec<FieldError> {
+    if !resource.builtin || crd::is_definition(resource) {
+        return Vec::new();
+    }
+    let list = value.pointer("/metadata/finalizers").and_then(Value::as_array);
+    list.into_iter()
+        .flatten()
+        .enumerate()
+        .filter(|(_, f)| {
+            let name = f.as_str().unwrap_or_default();
+            !name.contains('/') && !["kubernetes", "orphan", "foregroundDeletion"].contains(&name)
+        })
+        .map(|(index, finalizer)| {
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            FieldError::invalid(format!("metadata.finalizers[{index}]"), finalizer, detail)
+        })
+        .collect()
 }
 
 /// An object that is being deleted takes no new finalizers.

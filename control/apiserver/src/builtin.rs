@@ -1,5 +1,6 @@
 //! What the built-in kinds need beyond their schemas, and the objects every workspace starts with.
 
+mod access;
 mod data;
 
 use base64::Engine;
@@ -83,9 +84,12 @@ pub(crate) fn prepare(
                 .extend(old.iter().flat_map(|old| immutable(value, old, &["data", "binaryData"])));
             errors
         }
-        ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => {
-            binding(value, old)
-        }
+        (RBAC, "roles") => access::role(value, true),
+        (RBAC, "clusterroles") => access::role(value, false),
+        (RBAC, "rolebindings") => binding(value, old, true),
+        (RBAC, "clusterrolebindings") => binding(value, old, false),
+        ("coordination.k8s.io", "leases") => lease(value),
+        ("", "events") => event(value),
         CRDS => definition(value, old),
         _ => Vec::new(),
     }
@@ -169,9 +173,35 @@ fn immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<FieldError> {
     errors
 }
 
-fn binding(value: &mut Value, old: Option<&Value>) -> Vec<FieldError> {
+fn lease(value: &Value) -> Vec<FieldError> {
+    let rules = [
+        ("leaseDurationSeconds", 1, "must be greater than 0"),
+        ("leaseTransitions", 0, "must be greater than or equal to 0"),
+    ];
+    rules
+        .iter()
+        .filter_map(|(field, least, detail)| {
+            let shown = value.get("spec")?.get(field)?;
+            let low = shown.as_i64().is_some_and(|n| n < *least);
+            low.then(|| FieldError::invalid(format!("spec.{field}"), shown, detail))
+        })
+        .collect()
+}
+
+/// An event is in the namespace of what it is about, if that has one.
+fn event(value: &Value) -> Vec<FieldError> {
+    let about = text(value, "/involvedObject/namespace");
+    let own = text(value, "/metadata/namespace");
+    if about == own || about.is_empty() {
+        return Vec::new();
+    }
+    let shown = Value::from(about);
+    vec![FieldError::invalid("involvedObject.namespace", &shown, "does not match event.namespace")]
+}
+
+fn binding(value: &mut Value, old: Option<&Value>, namespaced: bool) -> Vec<FieldError> {
     const GROUP: &str = RBAC;
-    if let Some(role) = value.get_mut("roleRef").and_then(Value::as_object_mut)
+    if let Some(role) = object(value, "roleRef")
         && role.get("apiGroup").and_then(Value::as_str).is_none_or(str::is_empty)
     {
         role.insert("apiGroup".to_owned(), Value::from(GROUP));
@@ -185,13 +215,15 @@ fn binding(value: &mut Value, old: Option<&Value>) -> Vec<FieldError> {
             map.insert("apiGroup".to_owned(), Value::from(GROUP));
         }
     }
+    let mut errors = access::binding(value, namespaced);
     match old {
         Some(old) if value.get("roleRef") != old.get("roleRef") => {
             let shown = value.get("roleRef").cloned().unwrap_or_default();
-            vec![FieldError::invalid("roleRef", &shown, "cannot change roleRef")]
+            errors.push(FieldError::invalid("roleRef", &shown, "cannot change roleRef"));
         }
-        _ => Vec::new(),
+        _ => {}
     }
+    errors
 }
 
 fn definition(value: &mut Value, old: Option<&Value>) -> Vec<FieldError> {

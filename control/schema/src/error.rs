@@ -154,7 +154,6 @@ fn push_detail(message: &mut String, detail: &str) {
 fn shown(value: &Value) -> String {
     match value {
         Value::String(s) => quote(s),
-        Value::Null => "\"null\"".to_owned(),
         other => other.to_string(),
     }
 }
