@@ -306,10 +306,15 @@ fn schema_errors(
 ) -> Vec<FieldError> {
     let mut errors = resource.schema.validate(new);
     if resource.builtin {
-        errors.retain(|e| {
-            !others.iter().any(|o| o.field.starts_with(e.field.as_str()))
-                && !(e.field.starts_with("metadata.ownerReferences") && !others.is_empty())
-        });
+        // Owners are named with an index by the schema and without one by the checks of metadata.
+        let told = |e: &FieldError| {
+            let field = e
+                .field
+                .strip_prefix("metadata.ownerReferences")
+                .map_or(e.field.as_str(), |_| "metadata.ownerReferences");
+            others.iter().any(|o| o.field.starts_with(field))
+        };
+        errors.retain(|e| !told(e));
         return errors;
     }
     if let Some(old) = old

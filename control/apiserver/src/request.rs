@@ -135,7 +135,6 @@ pub enum FieldValidation {
 
 /// Query parameters of the Kubernetes API that this server knows; others are ignored, as kube does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a query parameter of its own")]
 pub struct Query {
     pub limit: usize,
     pub continue_token: String,

@@ -33,7 +33,7 @@ fn offset(error: &base64::DecodeError, text: &str) -> usize {
 
 impl Token {
     fn encode(&self) -> String {
-        let revision = self.revision.map_or(json!(-1), |revision| json!(revision));
+        let revision = self.revision.map_or_else(|| json!(-1), |revision| json!(revision));
         let json = json!({"v": VERSION, "rv": revision, "start": self.after});
         BASE64_URL_SAFE_NO_PAD.encode(json.to_string())
     }

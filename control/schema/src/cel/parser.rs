@@ -101,7 +101,7 @@ impl Parser {
 
     fn refuse<T>(&self, wanted: &str) -> Result<T, ParseError> {
         let column =
-            self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |(_, column)| *column);
+            self.tokens.get(self.at).or_else(|| self.tokens.last()).map_or(1, |(_, column)| *column);
         let found = match self.peek() {
             Token::End => "<EOF>".to_owned(),
             Token::Name(name) => name.clone(),

@@ -109,10 +109,12 @@ struct Writer {
 impl Writer {
     fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
-            self.bytes.push((value & 0x7f) as u8 | 0x80);
+            let [low, ..] = value.to_le_bytes();
+            self.bytes.push(low | 0x80);
             value >>= 7;
         }
-        self.bytes.push(value as u8);
+        let [last, ..] = value.to_le_bytes();
+        self.bytes.push(last);
     }
 
     fn number(&mut self, field: u64, value: u64) {
