@@ -482,6 +482,30 @@ fn unqualified_finalizers(resource: &Resource, value: &Value) -> Vec<FieldError>
         .collect()
 }
 
+/// Names of new finalizers of a custom resource that may clash with those of others.
+pub(crate) fn finalizer_warnings(
+    resource: &Resource,
+    old: Option<&Value>,
+    new: &Value,
+) -> Vec<String> {
+    if resource.builtin {
+        return Vec::new();
+    }
+    let list = |value: &Value| -> Vec<String> {
+        let list = value.pointer("/metadata/finalizers").and_then(Value::as_array);
+        list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let before = old.map(list).unwrap_or_default();
+    list(new)
+        .iter()
+        .filter(|f| !before.contains(f) && !f.contains('/'))
+        .filter(|f| !["kubernetes", "orphan", "foregroundDeletion"].contains(&f.as_str()))
+        .map(|f| {
+            format!("metadata.finalizers: {f:?}: prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other finalizer writers")
+        })
+        .collect()
+}
+
 /// An object that is being deleted takes no new finalizers.
 fn new_finalizers(old: &Value, new: &Value) -> Vec<FieldError> {
     if text(old, "/metadata/deletionTimestamp").is_empty() {

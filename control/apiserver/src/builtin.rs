@@ -231,6 +231,7 @@ fn definition(value: &mut Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = schema::validate_crd(value);
     if let Some(old) = old {
         errors.extend(crd::immutable(value, old));
+        errors.extend(crd::missing_versions(value, old));
     }
     if errors.is_empty() {
         let status = schema::established_status(value, &now_rfc3339());

@@ -27,6 +27,27 @@ pub(crate) fn immutable(new: &Value, old: &Value) -> Vec<FieldError> {
         .collect()
 }
 
+/// A version in which objects may be stored must stay, or they could no longer be read.
+pub(crate) fn missing_versions(new: &Value, old: &Value) -> Vec<FieldError> {
+    let versions = new.pointer("/spec/versions").and_then(Value::as_array);
+    let names: Vec<&str> =
+        versions.into_iter().flatten().map(|version| text(version, "/name")).collect();
+    let stored = old.pointer("/status/storedVersions").and_then(Value::as_array);
+    stored
+        .into_iter()
+        .flatten()
+        .enumerate()
+        .filter(|(_, v)| v.as_str().is_some_and(|v| !names.contains(&v)))
+        .map(|(index, version)| {
+            let name = version.as_str().unwrap_or_default();
+            let detail = format!(
+                "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
+            );
+            FieldError::invalid(format!("status.storedVersions[{index}]"), version, &detail)
+        })
+        .collect()
+}
+
 /// A definition may not take a path or kind that something else in its group has.
 pub(crate) fn check_names(catalog: &Catalog, crd: &Value) -> Result<(), ApiError> {
     let (group, plural) = (text(crd, "/spec/group"), text(crd, "/spec/names/plural"));

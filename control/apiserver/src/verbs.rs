@@ -61,7 +61,7 @@ async fn as_yaml(response: Response<Body>) -> Response<Body> {
         return ApiError::internal("the response could not be read").response();
     };
     let value: Option<serde_json::Value> = serde_json::from_slice(&bytes).ok();
-    match value.as_ref().and_then(control_schema::strict::to_yaml) {
+    match value.as_ref().map(control_schema::yaml::document) {
         Some(yaml) => {
             parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
             Response::from_parts(parts, Body::from(yaml))

@@ -318,6 +318,38 @@ async fn rules_of_a_definition_hold() {
 }
 
 #[tokio::test]
+async fn a_version_that_may_hold_objects_stays() {
+    let site = Site::start().await;
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com";
+    site.expect(
+        ("PATCH", path, "application/json-patch+json", r#"[{"op":"replace","path":"/spec/versions/0/name","value":"v9"}]"#),
+        422,
+        "CustomResourceDefinition.apiextensions.k8s.io \"widgets.example.com\" is invalid: status.storedVersions[0]: Invalid value: \"v1\": missing from spec.versions; v1 was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in v1 and removes v1 from status.storedVersions",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_list_at_an_exact_version_is_what_it_was() {
+    let site = Site::start().await;
+    let version = site.get(MAPS).await.json()["metadata"]["resourceVersion"].clone();
+    let version = version.as_str().unwrap().to_owned();
+    assert_eq!(site.send("POST", MAPS, JSON, r#"{"metadata":{"name":"late"}}"#).await.code, 201);
+    let path = format!("{MAPS}?resourceVersion={version}&resourceVersionMatch=Exact");
+    let then = site.get(&path).await.json();
+    assert_eq!(then["metadata"]["resourceVersion"], json!(version));
+    assert_eq!(then["items"], json!([]));
+}
+
+#[tokio::test]
+async fn what_belongs_to_no_namespace_may_name_one() {
+    let site = Site::start().await;
+    let body = r#"{"metadata":{"name":"n","namespace":"default"}}"#;
+    let made = site.send("POST", "/api/v1/namespaces", JSON, body).await;
+    assert_eq!((made.code, made.json().pointer("/metadata/namespace")), (201, None));
+}
+
+#[tokio::test]
 async fn paths_that_lead_nowhere_say_so_as_kube_does() {
     let site = Site::start().await;
     let nothing = "the server could not find the requested resource";

@@ -19,6 +19,7 @@ pub mod schema;
 pub mod selector;
 pub mod strict;
 pub mod table;
+pub mod yaml;
 
 pub use error::{Cause, FieldError};
 pub use resource::{Resource, Scope};

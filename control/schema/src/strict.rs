@@ -40,11 +40,6 @@ pub fn decode_yaml(body: &[u8]) -> Result<Decoded, DecodeError> {
     Ok(Decoded { value, duplicates })
 }
 
-/// A value as YAML, for clients that ask for it.
-pub fn to_yaml(value: &Value) -> Option<String> {
-    serde_yaml::to_string(value).ok()
-}
-
 /// The single problems, as warnings say them: `unknown field "spec.foo"`.
 pub fn problems(unknown: &[String], duplicates: &[String]) -> Vec<String> {
     let say = |what: &str, path: &String| format!("{what} field {}", crate::error::quote(path));

@@ -26,7 +26,7 @@ pub(super) async fn create(call: &Call<'_>) -> Result<Response<Body>, ApiError> 
 pub(super) async fn create_value(
     call: &Call<'_>,
     mut value: Value,
-    warnings: Vec<String>,
+    mut warnings: Vec<String>,
 ) -> Result<Response<Body>, ApiError> {
     let resource = &call.resource;
     // The namespace comes first, as in kube: a missing one hides what else is wrong.
@@ -34,6 +34,7 @@ pub(super) async fn create_value(
     write::check_namespace(call, text(&value, "/metadata/name"))?;
     admission::create(call, &mut value)?;
     admission::record(call, None, &mut value);
+    warnings.extend(admission::finalizer_warnings(resource, None, &value));
     if crd::is_definition(resource) {
         crd::check_names(&call.inner.catalog.load(), &value)?;
     }

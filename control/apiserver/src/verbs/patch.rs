@@ -39,8 +39,10 @@ pub(super) async fn patch(call: &Call<'_>, part: Part) -> Result<Response<Body>,
         // A patch that names another resource version than the current one is refused here.
         admission::update(call, &before, &mut new, part)?;
         admission::record(call, Some(&before), &mut new);
+        let doubts = admission::finalizer_warnings(&call.resource, Some(&before), &new);
         if let Some(mut response) = finish(call, &old, new).await? {
             render::add_warnings(&mut response, &warnings);
+            render::add_warnings(&mut response, &doubts);
             return Ok(response);
         }
     }

@@ -100,8 +100,11 @@ impl Parser {
     }
 
     fn refuse<T>(&self, wanted: &str) -> Result<T, ParseError> {
-        let column =
-            self.tokens.get(self.at).or_else(|| self.tokens.last()).map_or(1, |(_, column)| *column);
+        let column = self
+            .tokens
+            .get(self.at)
+            .or_else(|| self.tokens.last())
+            .map_or(1, |(_, column)| *column);
         let found = match self.peek() {
             Token::End => "<EOF>".to_owned(),
             Token::Name(name) => name.clone(),
