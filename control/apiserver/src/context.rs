@@ -91,6 +91,28 @@ impl Call<'_> {
     }
 }
 
+/// Refuses fields by which a kind cannot be selected. Built-in kinds without fields of their own say it differently.
+fn check_fields(resource: &Resource, selector: &FieldSelector) -> Result<(), ApiError> {
+    let plain = resource.builtin && resource.selectable_fields.is_empty();
+    let placed = resource.namespaced() || plain;
+    for term in &selector.terms {
+        let field = term.field.as_str();
+        let known = field == "metadata.name"
+            || (field == "metadata.namespace" && placed)
+            || resource.selectable_fields.iter().any(|f| f == field);
+        if !known {
+            return Err(ApiError::bad(if plain {
+                format!(
+                    "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+                )
+            } else {
+                format!("field label not supported: {field}")
+            }));
+        }
+    }
+    Ok(())
+}
+
 /// Which objects of a collection a request means.
 #[derive(Clone, Debug)]
 pub(crate) struct Selection {
@@ -104,7 +126,7 @@ impl Selection {
         let bad = |e: control_schema::selector::SelectorError| ApiError::bad(e.to_string());
         let labels: LabelSelector = call.query.label_selector.parse().map_err(bad)?;
         let mut fields: FieldSelector = call.query.field_selector.parse().map_err(bad)?;
-        fields.check(&call.resource.selectable_fields).map_err(bad)?;
+        check_fields(&call.resource, &fields)?;
         if let Some(name) = &call.target.name {
             fields.terms.push(control_schema::selector::FieldTerm {
                 field: "metadata.name".to_owned(),

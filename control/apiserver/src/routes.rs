@@ -9,7 +9,7 @@ use control_identity::principal::Principal;
 use serde_json::json;
 
 use crate::access;
-use crate::common;
+use crate::common::{self, Style};
 use crate::discovery;
 use crate::negotiate::{self, Discovery};
 use crate::openapi;
@@ -105,7 +105,12 @@ pub(crate) fn router(server: &ApiServer) -> Router {
 }
 
 async fn answer(server: &ApiServer, route: Route, request: Request<Body>) -> Response<Body> {
-    common::finish(respond(server, route, request).await)
+    let style = match route.served {
+        Served::OpenApiV2 | Served::OpenApiIndex | Served::OpenApiGroup => Style::Compact,
+        _ => Style::of(&request),
+    };
+    let response = respond(server, route, request).await;
+    common::finish(common::present(response, style).await)
 }
 
 async fn respond(server: &ApiServer, route: Route, request: Request<Body>) -> Response<Body> {

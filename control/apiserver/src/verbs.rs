@@ -17,9 +17,8 @@ pub(crate) use write::{is_finalized, replace_if_unchanged};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::body::{Body, HttpBody};
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, Request, Response};
+use axum::body::Body;
+use axum::http::{Request, Response};
 use bytes::Bytes;
 use control_identity::principal::Principal;
 use http_body_util::{BodyExt, Limited};
@@ -42,31 +41,9 @@ pub(crate) async fn serve(
     who: Principal,
     request: Request<Body>,
 ) -> Response<Body> {
-    let yaml = negotiate::wants_yaml(request.headers());
-    let response = match dispatch(&server.inner, who, request).await {
+    match dispatch(&server.inner, who, request).await {
         Ok(response) => response,
         Err(error) => error.response(),
-    };
-    if yaml { as_yaml(response).await } else { response }
-}
-
-/// A JSON document as YAML; streams and what is no JSON stay as they are.
-async fn as_yaml(response: Response<Body>) -> Response<Body> {
-    let json = response.headers().get(CONTENT_TYPE).is_some_and(|v| v == "application/json");
-    if !json || response.body().size_hint().exact().is_none() {
-        return response;
-    }
-    let (mut parts, body) = response.into_parts();
-    let Ok(bytes) = body.collect().await.map(http_body_util::Collected::to_bytes) else {
-        return ApiError::internal("the response could not be read").response();
-    };
-    let value: Option<serde_json::Value> = serde_json::from_slice(&bytes).ok();
-    match value.as_ref().map(control_schema::yaml::document) {
-        Some(yaml) => {
-            parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
-            Response::from_parts(parts, Body::from(yaml))
-        }
-        None => Response::from_parts(parts, Body::from(bytes)),
     }
 }
 

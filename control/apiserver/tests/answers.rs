@@ -207,6 +207,10 @@ async fn options_and_media_types_are_checked() {
     let yaml = site.ask(request.body(Body::empty()).unwrap()).await;
     assert_eq!(yaml.header("content-type"), "application/yaml");
     assert!(yaml.text.contains("kind: ConfigMap\n"), "{}", yaml.text);
+    let request = Request::get(&path).header("user-agent", "curl/8.0");
+    let by_hand = site.ask(request.body(Body::empty()).unwrap()).await;
+    assert!(by_hand.text.contains("\n  \"kind\": \"ConfigMap\""), "{}", by_hand.text);
+    assert!(!site.get(&path).await.text.trim_end().contains('\n'));
 }
 
 #[tokio::test]
@@ -347,6 +351,21 @@ async fn what_belongs_to_no_namespace_may_name_one() {
     let body = r#"{"metadata":{"name":"n","namespace":"default"}}"#;
     let made = site.send("POST", "/api/v1/namespaces", JSON, body).await;
     assert_eq!((made.code, made.json().pointer("/metadata/namespace")), (201, None));
+}
+
+#[tokio::test]
+async fn fields_that_cannot_be_selected_by_are_named() {
+    let site = Site::start().await;
+    for (path, message) in [
+        (
+            MAPS,
+            "\"a\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+        ),
+        (WIDGETS, "field label not supported: a"),
+        ("/api/v1/namespaces", "field label not supported: a"),
+    ] {
+        site.expect(("GET", &format!("{path}?fieldSelector=a%3Db"), JSON, ""), 400, message).await;
+    }
 }
 
 #[tokio::test]
