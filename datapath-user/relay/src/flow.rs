@@ -32,6 +32,10 @@ use crate::{
     shared::{Hold as _, Shared},
 };
 
+/// Credit and ACK are due for every quarter of a window: a packet and a wake-up of both ends, which a
+/// bulky flow should not cost for every frame.
+const BULK_WINDOW: u64 = 512 << 10;
+
 /// See the module. Its task (`run`) is the only one that reads the socket or ends the flow.
 pub(crate) struct Flow {
     /// For people; `wire_id` is the peers' name of it.
@@ -302,8 +306,8 @@ impl Core {
         self.wire.rx.owes_ack() && !std::mem::replace(&mut self.lists_ack, true)
     }
 
-    /// The window follows twice the measured bandwidth-delay product. A reader that stalls takes
-    /// nothing, so its window does not grow.
+    /// The window follows twice the measured bandwidth-delay product, and on the bulk lane it is at
+    /// least [`BULK_WINDOW`]. A reader that stalls takes nothing, so its window does not grow.
     fn widen(&mut self, shared: &Shared) {
         let (since, from) = self.mark;
         let (window, taken) = (self.wire.rx.window(), self.wire.rx.taken());
@@ -317,9 +321,10 @@ impl Core {
         }
         self.mark = (Instant::now(), taken);
         let rate = (taken - from) as f64 / elapsed.as_secs_f64();
+        let least = if self.lane == Lane::Bulk { BULK_WINDOW } else { 0 };
         let more = window.min(shared.config.window_max.saturating_sub(window));
         if more > 0
-            && 2.0 * rate * rtt.as_secs_f64() > window as f64
+            && (window < least || 2.0 * rate * rtt.as_secs_f64() > window as f64)
             && shared.limits.widen(&shared.config, more)
         {
             self.wire.rx.widen(window + more);

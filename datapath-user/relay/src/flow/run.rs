@@ -336,8 +336,10 @@ impl Flow {
                 r = sock.readable() => r?,
             }
             let most = usize::try_from(budget).unwrap_or(MAX_DATA).min(MAX_DATA);
-            match self.read(sock, if large { most } else { most.min(SMALL) }) {
-                Ok(n) => large = n >= SMALL,
+            let most = if large { most } else { most.min(SMALL) };
+            match self.read(sock, most) {
+                // The rest of a credit may be little; the application was not.
+                Ok(n) => large = n == most || n >= SMALL,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(e) => return Err(e.into()),
             }
