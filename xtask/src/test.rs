@@ -2,11 +2,13 @@
 
 use std::{
     io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
+use serde_json::Value;
 
 use crate::{build, ui::Steps};
 
@@ -30,6 +32,25 @@ struct Totals {
     ignored: u64,
 }
 
+/// A built test program.
+#[derive(Debug)]
+struct Program {
+    package: String,
+    /// Where cargo would run it.
+    dir: PathBuf,
+    file: PathBuf,
+}
+
+impl Program {
+    fn tier(&self) -> Tier {
+        match self.package.as_str() {
+            "test-e2e" => Tier::E2e,
+            p if KERNEL.contains(&p) => Tier::Kernel,
+            _ => Tier::Unit,
+        }
+    }
+}
+
 pub(crate) fn run(tier: Option<Tier>) -> Result<()> {
     let wants = |t| tier.is_none() || tier == Some(t);
     let root = nix::unistd::geteuid().is_root();
@@ -37,28 +58,20 @@ pub(crate) fn run(tier: Option<Tier>) -> Result<()> {
         ensure!(tier.is_none() && std::env::var_os("CI").is_none(), "these tests need root");
         eprintln!("SKIPPED: the kernel and e2e tiers need root");
     }
-    let mut totals = Totals::default();
-    if wants(Tier::Unit) {
-        let mut args = vec!["test", "--release", "--workspace", "--exclude", "test-e2e"];
-        for c in KERNEL {
-            args.extend(["--exclude", c]);
-        }
-        cargo_test("unit", &args, &mut totals)?;
-    }
-    if wants(Tier::Kernel) && root {
-        let mut args = vec!["test", "--release"];
-        for c in KERNEL {
-            args.extend(["-p", c]);
-        }
-        args.extend(["--", "--test-threads", "1"]);
-        cargo_test("kernel", &args, &mut totals)?;
-    }
+    let mut steps = Steps::default();
     if wants(Tier::E2e) && root {
-        let mut steps = Steps::default();
-        steps.step("build", |p| build::programs(p).map(drop))?;
-        let args =
-            ["test", "--release", "-p", "test-e2e", "--", "--test-threads", "1", "--nocapture"];
-        cargo_test("e2e", &args, &mut totals)?;
+        steps.step("build the programs", |p| build::programs(p).map(drop))?;
+    }
+    let all = steps.step("build the tests", |_| programs())?;
+    let mut totals = Totals::default();
+    for t in [Tier::Unit, Tier::Kernel, Tier::E2e] {
+        if !wants(t) || (t != Tier::Unit && !root) {
+            continue;
+        }
+        println!("── tier {t:?}");
+        for program in all.iter().filter(|p| p.tier() == t) {
+            execute(program, t, &mut totals)?;
+        }
     }
     println!("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.ignored);
     ensure!(totals.failed == 0, "{} tests failed", totals.failed);
@@ -66,26 +79,60 @@ pub(crate) fn run(tier: Option<Tier>) -> Result<()> {
     Ok(())
 }
 
-/// Runs `cargo test` to its end, with its output shown, and adds up its closing lines.
-fn cargo_test(tier: &str, args: &[&str], totals: &mut Totals) -> Result<()> {
-    println!("── tier {tier}");
-    let (first, rest) = args.split_first().context("cargo test without arguments")?;
+/// Builds every test of the workspace at once: a build of some packages alone would give their
+/// dependencies other features, and compile those once more.
+fn programs() -> Result<Vec<Program>> {
     let mut c = Command::new("cargo");
-    c.arg(first).arg("--no-fail-fast").args(rest).stdout(Stdio::piped());
-    let mut child = c.spawn().context("cannot start cargo")?;
+    c.args(["test", "--release", "--workspace", "--no-run", "--quiet"]);
+    c.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
+    let out = c.output().context("cannot start cargo")?;
+    ensure!(out.status.success(), "the tests do not build");
+    let mut all = Vec::new();
+    for line in String::from_utf8_lossy(&out.stdout).lines() {
+        let m: Value = serde_json::from_str(line)?;
+        let (Some(file), true) = (m["executable"].as_str(), m["profile"]["test"] == true) else {
+            continue;
+        };
+        let manifest = PathBuf::from(m["manifest_path"].as_str().unwrap_or_default());
+        let dir = manifest.parent().context("a manifest without a directory")?.to_owned();
+        all.push(Program { package: package(&manifest)?, dir, file: file.into() });
+    }
+    all.sort_by(|a, b| (&a.package, &a.file).cmp(&(&b.package, &b.file)));
+    Ok(all)
+}
+
+/// The package's name, from the `name = "…"` line of its manifest.
+fn package(manifest: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(manifest)?;
+    let name = text.lines().find_map(|l| l.strip_prefix("name = \"")?.strip_suffix('"'));
+    name.map(str::to_owned).with_context(|| format!("no name in {}", manifest.display()))
+}
+
+/// Runs one test program to its end, with its output shown, and adds up its closing line.
+fn execute(program: &Program, tier: Tier, totals: &mut Totals) -> Result<()> {
+    let name = program.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    println!("   {} ({name})", program.package);
+    let mut c = Command::new(&program.file);
+    c.current_dir(&program.dir).stdout(Stdio::piped());
+    if tier != Tier::Unit {
+        c.args(["--test-threads", "1"]);
+    }
+    let mut child = c.spawn().with_context(|| format!("cannot start {name}"))?;
     let before = totals.failed;
-    for line in BufReader::new(child.stdout.take().context("cargo's output")?).lines() {
+    for line in BufReader::new(child.stdout.take().context("the test's output")?).lines() {
         let line = line?;
         if let Some(counts) = line.strip_prefix("test result: ") {
             totals.passed += number(counts, "passed");
             totals.failed += number(counts, "failed");
             totals.ignored += number(counts, "ignored");
         }
-        println!("{line}");
+        if !line.is_empty() && line != "running 0 tests" {
+            println!("{line}");
+        }
     }
     let status = child.wait()?;
     if !status.success() && totals.failed == before {
-        bail!("cargo test ({tier}) ended with {status} before its tests did");
+        bail!("{name} ({tier:?}) ended with {status} before its tests did");
     }
     Ok(())
 }
