@@ -113,7 +113,7 @@ fn execute(program: &Program, tier: Tier, totals: &mut Totals) -> Result<()> {
     let name = program.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     println!("   {} ({name})", program.package);
     let mut c = Command::new(&program.file);
-    c.current_dir(&program.dir).stdout(Stdio::piped());
+    c.current_dir(&program.dir).env("CARGO_MANIFEST_DIR", &program.dir).stdout(Stdio::piped());
     if tier != Tier::Unit {
         c.args(["--test-threads", "1"]);
     }
