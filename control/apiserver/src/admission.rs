@@ -12,6 +12,7 @@ use crate::builtin;
 use crate::catalog;
 use crate::context::Call;
 use crate::crd;
+use crate::grants;
 use crate::negotiate::{self, BodyFormat};
 use crate::proto;
 use crate::render::now_rfc3339;
@@ -293,7 +294,8 @@ pub(crate) fn create(call: &Call<'_>, value: &mut Value) -> Result<(), ApiError>
     ));
     errors.extend(unqualified_finalizers(resource, value));
     errors.extend(schema_errors(resource, value, None, &errors));
-    invalid(resource, value, errors)
+    invalid(resource, value, errors)?;
+    grants::check(call, value, None)
 }
 
 /// What the schema says of an object. Built-in kinds have checks of their own; there the schema only speaks where
@@ -370,6 +372,7 @@ pub(crate) fn update(
     errors.extend(schema_errors(resource, new, Some(old), &errors));
     errors.extend(new_finalizers(old, new));
     invalid(resource, new, errors)?;
+    grants::check(call, new, Some(old))?;
     set_generation(resource, old, new);
     Ok(())
 }

@@ -18,6 +18,7 @@ mod context;
 mod convert;
 mod crd;
 mod discovery;
+mod grants;
 mod janitor;
 mod negotiate;
 mod openapi;

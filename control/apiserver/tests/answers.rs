@@ -424,3 +424,81 @@ async fn a_stranger_with_a_token_is_unauthorized_and_one_without_is_forbidden() 
     // The authorizer of this test allows everything.
     assert_eq!(ask(None).await.unwrap().status().as_u16(), 200);
 }
+
+/// Lets `bob` read config maps and write roles, and nothing else; admins may do everything.
+struct BobReads;
+
+impl Authorizer for BobReads {
+    fn authorize(&self, who: &Principal, what: &Attributes<'_>) -> Decision {
+        let reads = what.resource == "configmaps" && matches!(what.verb, "get" | "list");
+        let writes = matches!(what.resource, "roles" | "rolebindings") && what.verb == "create";
+        if matches!(who, Principal::Admin { .. }) || (who.user() == "bob" && (reads || writes)) {
+            Decision::Allow
+        } else {
+            Decision::Deny(String::new())
+        }
+    }
+}
+
+async fn as_bob(server: &ApiServer, method: &str, path: &str, body: &str) -> (u16, String) {
+    let who = Principal::User { name: "bob".to_owned(), groups: Vec::new() };
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", JSON)
+        .body(Body::from(body.to_owned()))
+        .unwrap();
+    let response = server.in_process(who).oneshot(request).await.unwrap();
+    let code = response.status().as_u16();
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    let status: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    (code, status.get("message").and_then(Value::as_str).unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn refusals_name_who_may_not_do_what_and_where() {
+    let workspace = Workspace::in_memory(&control_store::Options::default()).unwrap();
+    let server = ApiServer::new(workspace, Arc::new(BobReads), Options::default()).await.unwrap();
+    for (path, message) in [
+        (
+            "/apis/rlinf.io/v1alpha1/jobs",
+            "jobs.rlinf.io is forbidden: User \"bob\" cannot list resource \"jobs\" in API group \"rlinf.io\" at the cluster scope",
+        ),
+        (
+            "/api/v1/namespaces/default/secrets/x",
+            "secrets \"x\" is forbidden: User \"bob\" cannot get resource \"secrets\" in API group \"\" in the namespace \"default\"",
+        ),
+    ] {
+        assert_eq!(as_bob(&server, "GET", path, "").await, (403, message.to_owned()));
+    }
+    assert_eq!(as_bob(&server, "GET", MAPS, "").await.0, 200);
+}
+
+#[tokio::test]
+async fn nobody_grants_what_they_do_not_have() {
+    let workspace = Workspace::in_memory(&control_store::Options::default()).unwrap();
+    let server = ApiServer::new(workspace, Arc::new(BobReads), Options::default()).await.unwrap();
+    let roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
+    let role = |name: &str, resource: &str| {
+        json!({"metadata": {"name": name}, "rules": [{"apiGroups": [""], "resources": [resource], "verbs": ["get"]}]})
+            .to_string()
+    };
+    assert_eq!(as_bob(&server, "POST", roles, &role("own", "configmaps")).await.0, 201);
+    assert_eq!(
+        as_bob(&server, "POST", roles, &role("more", "secrets")).await,
+        (403, "roles.rbac.authorization.k8s.io \"more\" is forbidden: user \"bob\" (groups=[\"system:authenticated\"]) is attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\"]}".to_owned())
+    );
+    let bindings = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings";
+    let binding = |role: &str| {
+        json!({
+            "metadata": {"name": role},
+            "roleRef": {"kind": "Role", "name": role}, "subjects": [{"kind": "User", "name": "eve"}],
+        })
+        .to_string()
+    };
+    assert_eq!(as_bob(&server, "POST", bindings, &binding("own")).await.0, 201);
+    assert_eq!(
+        as_bob(&server, "POST", bindings, &binding("none")).await,
+        (404, "roles.rbac.authorization.k8s.io \"none\" not found".to_owned())
+    );
+}
