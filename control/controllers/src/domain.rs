@@ -61,7 +61,7 @@ pub(crate) async fn reconcile(
         return Ok(Action::await_change());
     }
     let name = names::of_domain(&domain);
-    let pods = ctx.stores.pods.state_filter(|p| p.spec.domain == name);
+    let pods = ctx.stores.pods.state_filter(|p| p.spec.domain == name && is_entitled(p, &ctx));
     let mut new = domain.status.clone().unwrap_or_default();
     let cidr = match cidr_of(&domain) {
         Ok(cidr) => cidr,
@@ -79,6 +79,14 @@ pub(crate) async fn reconcile(
     let finding = judge(&domain, &cidr, &allocated, &ctx);
     report(&domain, &mut new, finding, &ctx).await?;
     peers_of(&domain, &cidr, &pods, &allocated, &ctx).await
+}
+
+fn is_entitled(pod: &Pod, ctx: &Context) -> bool {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let task = ctx.stores.tasks.get(&ObjectRef::new(&pod.spec.task_name).within(namespace));
+    let job = task.as_deref().and_then(peers::job_of_task);
+    let job = job.and_then(|name| ctx.stores.jobs.get(&ObjectRef::new(&name)));
+    peers::is_entitled(pod, task.as_deref(), job.as_deref())
 }
 
 fn cidr_of(domain: &Domain) -> Result<Cidr, String> {

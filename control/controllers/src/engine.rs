@@ -211,7 +211,11 @@ fn start(queues: Queues, ctx: &Arc<Context>, parts: &mut Parts, shutdown: &Cance
         s.domains,
         queues.domains,
         domain::reconcile,
-        |e| matches!(e, domain::DomainError::Status(s) if s.is_overtaken()),
+        |e| match e {
+            domain::DomainError::Status(s) => s.is_overtaken(),
+            domain::DomainError::Peer { source, .. } => is_overtaken(source),
+            domain::DomainError::Authority { .. } => false,
+        },
     );
     spec("node controller").start(
         parts,

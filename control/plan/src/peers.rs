@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use control_api::{
     labels,
-    v1alpha1::{Domain, DomainPeerSpec, PeerPod, Pod, PodPhase, Task},
+    v1alpha1::{Domain, DomainPeerSpec, Job, PeerPod, Pod, PodPhase, Task},
     validate::Cidr,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -20,6 +20,17 @@ pub fn is_live(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_ref());
     pod.metadata.deletion_timestamp.is_none()
         && !matches!(phase, Some(PodPhase::Succeeded | PodPhase::Failed))
+}
+
+/// Whether a pod may have an address in the Domain it names. Agents write Pods, so what a Pod says
+/// is held against its Task in the same namespace, which they cannot make, and that one's Job, which
+/// they cannot touch.
+#[must_use]
+pub fn is_entitled(pod: &Pod, task: Option<&Task>, job: Option<&Job>) -> bool {
+    let Some(task) = task else { return false };
+    let own = pod.spec.task_namespace.is_empty() || pod.spec.task_namespace == namespace(pod);
+    own && task.spec.domain == pod.spec.domain
+        && job.is_none_or(|j| j.spec.domain.is_empty() || j.spec.domain == pod.spec.domain)
 }
 
 fn namespace(pod: &Pod) -> &str {
@@ -176,5 +187,33 @@ mod tests {
         assert_eq!(overlapped_by(&all[1], &cidr(&all[1]), &all).unwrap().0, "b");
         assert_eq!(overlapped_by(&all[0], &cidr(&all[0]), &all), None);
         assert_eq!(overlapped_by(&all[2], &cidr(&all[2]), &all), None);
+    }
+
+    #[test]
+    fn a_pod_is_entitled_to_its_tasks_domain_only() {
+        let pod = |task: &str, domain: &str| {
+            let spec = PodSpec {
+                domain: domain.into(),
+                task_namespace: "rlark-a".into(),
+                task_name: task.into(),
+                ..PodSpec::default()
+            };
+            let mut pod = Pod::new("u", spec);
+            pod.metadata.namespace = Some("rlark-a".into());
+            pod
+        };
+        let mut task = Task::new("t", Default::default());
+        task.spec.domain = "d".into();
+        let mut job = Job::new("j", Default::default());
+        job.spec.domain = "d".into();
+        assert!(is_entitled(&pod("t", "d"), Some(&task), Some(&job)));
+        assert!(is_entitled(&pod("t", "d"), Some(&task), None));
+        assert!(!is_entitled(&pod("t", "d"), None, None), "no such Task");
+        assert!(!is_entitled(&pod("t", "e"), Some(&task), Some(&job)), "not the Task's Domain");
+        job.spec.domain = "e".into();
+        assert!(!is_entitled(&pod("t", "d"), Some(&task), Some(&job)), "not the Job's Domain");
+        let mut elsewhere = pod("t", "d");
+        elsewhere.metadata.namespace = Some("rlark-b".into());
+        assert!(!is_entitled(&elsewhere, Some(&task), None), "another site's Task");
     }
 }
