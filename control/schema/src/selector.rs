@@ -15,8 +15,6 @@ pub enum SelectorError {
     Label(String),
     #[error("invalid selector: '{selector}'; can't understand '{term}'")]
     Field { selector: String, term: String },
-    #[error("field label not supported: {0}")]
-    UnsupportedField(String),
     /// A `LabelSelector` object with an operator that does not exist.
     #[error("{0:?} is not a valid label selector operator")]
     Operator(String),

@@ -28,17 +28,6 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
-    /// Refuses fields that are neither `metadata.name`, `metadata.namespace` nor in `selectable`.
-    pub fn check(&self, selectable: &[String]) -> Result<(), SelectorError> {
-        for term in &self.terms {
-            let known = ["metadata.name", "metadata.namespace"].contains(&term.field.as_str());
-            if !known && !selectable.contains(&term.field) {
-                return Err(SelectorError::UnsupportedField(term.field.clone()));
-            }
-        }
-        Ok(())
-    }
-
     /// The value that a field must have, when the selector demands exactly one (`metadata.name=x`).
     pub fn required(&self, field: &str) -> Option<&str> {
         self.terms.iter().find(|t| t.field == field && !t.negated).map(|t| t.value.as_str())
