@@ -50,7 +50,7 @@ fn api(m: &Machine, program: &str, words: &[&str]) -> Result<(bool, String)> {
 fn domains_with_the_same_addresses_do_not_see_each_other() -> Result<()> {
     let mut p = test_e2e::two_sites()?;
     let run = |p: &mut Product| -> Result<()> {
-        for name in ["x", "y"] {
+        for name in ["dx", "dy"] {
             let tasks = [("a", "cloud"), ("b", "edge")];
             p.apply(
                 &(test_e2e::domain(name, "10.98.0.0/24") + &test_e2e::idle_job(name, name, &tasks)),
@@ -64,10 +64,10 @@ fn domains_with_the_same_addresses_do_not_see_each_other() -> Result<()> {
             );
             pod.command([PYTHON, "-c", &code]).stdout(std::process::Stdio::null()).spawn()
         };
-        let (xa, ya) = (pod(p, 0, "x-a-0")?, pod(p, 0, "y-a-0")?);
+        let (xa, ya) = (pod(p, 0, "dx-a-0")?, pod(p, 0, "dy-a-0")?);
         let mut servers = [serve(&xa, "of-x")?, serve(&ya, "of-y")?];
         let result = (|| {
-            for (client, server, want) in [("x-b-0", &xa, "of-x"), ("y-b-0", &ya, "of-y")] {
+            for (client, server, want) in [("dx-b-0", &xa, "of-x"), ("dy-b-0", &ya, "of-y")] {
                 let client = pod(p, 1, client)?;
                 let code = format!(
                     "import socket\nprint(socket.create_connection(('{}',7000),5).recv(10))",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use test_kit::{
     command::stdout,
     product::{Product, text},
@@ -48,6 +48,14 @@ fn two_machines_of_a_site_are_direct_to_each_other_and_die_alone() -> Result<()>
                 child.kill()?;
                 child.wait()?;
                 Ok(None)
+            })
+            .with_context(|| {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                let flows = stdout(&mut p.rlark(["flows", "--all"])).unwrap_or_default();
+                let path = stdout(
+                    &mut p.rlark(["doctor", "--from", "j-b-0", "--to", "j-a-0", "--port", "7000"]),
+                );
+                format!("{said}\n{flows}\n{path:?}")
             })?;
             ensure!(std::fs::read_to_string(&log)?.contains(&a.vip));
             let flows = stdout(&mut p.rlark(["flows"]));

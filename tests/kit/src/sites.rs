@@ -117,7 +117,7 @@ impl Internet {
                 chain passing {
                     type filter hook forward priority filter; policy drop
                     ct state established,related accept
-                    iifname lan oifname wan accept
+                    iifname lan oifname { lan, wan } accept
                 }
                 chain arriving {
                     type filter hook input priority filter
