@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use test_kit::command::{cmd, on_path, output, stdout};
 
 /// (program, Debian package) pairs; a package is missing when its program is.
-const PROGRAMS: [(&str, &str); 11] = [
+const PROGRAMS: [(&str, &str); 12] = [
     ("cc", "gcc"),
     ("cmake", "cmake"),
     ("make", "make"),
@@ -17,7 +17,8 @@ const PROGRAMS: [(&str, &str); 11] = [
     ("sysctl", "procps"),
     ("git", "git"),
     ("curl", "curl"),
-    ("python3", "python3"),
+    ("bpftool", "bpftool"),
+    ("/usr/bin/python3", "python3"),
 ];
 
 /// `kubectl wait --for=jsonpath` and `apply --validate=strict` came with this minor version.
