@@ -47,7 +47,7 @@ pub fn two_sites() -> Result<Product> {
 
 pub fn example() -> Result<String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/examples/two-sites.yaml");
-    std::fs::read_to_string(path).with_context(|| path.to_owned())
+    fs::read_to_string(path).with_context(|| path.to_owned())
 }
 
 /// A file of `tests/e2e/probe`.

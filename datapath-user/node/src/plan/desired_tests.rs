@@ -21,15 +21,16 @@ fn local(uid: &str, domain: &str, netns_cookie: u64) -> Local {
     Local { uid: uid.into(), domain: domain.parse().unwrap(), netns_cookie }
 }
 
-/// 172.16.0.0/24 is on this machine, save for what has a route of its own.
+/// 172.16.0.1, .9 and .10 are behind this machine's bridge, the rest of 172.16.0.0/24 off it.
 fn reach() -> Reach {
-    Reach::parse(
-        "Iface Destination Gateway Flags RefCnt Use Metric Mask\n\
-         eth0 00000000 0101A8C0 3 0 0 0 00000000\n\
-         rlark0 000010AC 0 1 0 0 0 00FFFFFF\n\
-         eth0 030010AC 0B01A8C0 3 0 0 0 FFFFFFFF\n\
-         eth0 000010AD 0B01A8C0 3 0 0 0 00FFFFFF\n",
-    )
+    let mut text = "Iface Destination Gateway Flags RefCnt Use Metric Mask\n\
+                    eth0 00000000 0101A8C0 3 0 0 0 00000000\n\
+                    eth0 000010AC 0B01A8C0 3 0 0 0 00FFFFFF\n"
+        .to_owned();
+    for last in ["01", "09", "0A"] {
+        text += &format!("rlark0 {last}0010AC 0 1 0 0 0 FFFFFFFF\n");
+    }
+    Reach::parse(&text)
 }
 
 fn world(domains: Vec<DomainRoutes>, locals: &[Local]) -> Desired {
@@ -46,7 +47,7 @@ fn world(domains: Vec<DomainRoutes>, locals: &[Local]) -> Desired {
 fn each_kind_of_peer_gets_its_way() {
     let members = vec![
         member("own", "10.2.0.1", "s1/n1", Some("172.16.0.1")),
-        member("same-node", "10.2.0.2", "s1/n1", Some("172.16.0.2")),
+        member("same-node", "10.2.0.2", "s1/n1", Some("172.16.0.10")),
         member("same-site", "10.2.0.3", "s1/n2", Some("172.16.0.3")),
         // Its machine uses the same range as this one.
         member("overlapping", "10.2.0.7", "s1/n3", Some("172.16.0.9")),
@@ -60,7 +61,7 @@ fn each_kind_of_peer_gets_its_way() {
     let id = DomainId(1);
     let cases = [
         ("10.2.0.1", Some(Way::Direct { real: ip("172.16.0.1"), netns: Some(11) })),
-        ("10.2.0.2", Some(Way::Direct { real: ip("172.16.0.2"), netns: Some(12) })),
+        ("10.2.0.2", Some(Way::Direct { real: ip("172.16.0.10"), netns: Some(12) })),
         ("10.2.0.3", Some(Way::Direct { real: ip("172.16.0.3"), netns: None })),
         ("10.2.0.4", Some(Way::Relay { netns: None })),
         ("10.2.0.5", Some(Way::Relay { netns: None })),
