@@ -50,10 +50,13 @@ pub fn example() -> Result<String> {
     fs::read_to_string(path).with_context(|| path.to_owned())
 }
 
-/// A file of `tests/e2e/probe`.
-#[must_use]
-pub fn probe(name: &str) -> String {
-    format!("{}/probe/{name}", env!("CARGO_MANIFEST_DIR"))
+/// A copy of a file of `tests/e2e/probe` that pods can see wherever the repository lies: a pod has a
+/// `/tmp` of its own.
+pub fn probe(p: &Product, name: &str) -> Result<String> {
+    let from = format!("{}/probe/{name}", env!("CARGO_MANIFEST_DIR"));
+    let to = PathBuf::from(format!("/var/tmp/rlark-e2e-{}-{name}", p.lab.id()));
+    fs::copy(&from, &to).with_context(|| from)?;
+    Ok(to.display().to_string())
 }
 
 /// A Job in the Domain `two-sites` whose tasks do nothing but stand there: `(name, site)`.

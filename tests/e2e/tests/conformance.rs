@@ -10,7 +10,7 @@ const PYTHON: &str = "/usr/bin/python3";
 
 fn serve(p: &Product, pod: &RunningPod) -> Result<std::process::Child> {
     let log = p.lab.dir().join("probe.log");
-    let mut c = pod.command([PYTHON, &test_e2e::probe("conformance.py"), "serve", &pod.vip]);
+    let mut c = pod.command([PYTHON, &test_e2e::probe(p, "conformance.py")?, "serve", &pod.vip]);
     let child = c.stdout(std::fs::File::create(&log)?).stderr(Stdio::inherit()).spawn()?;
     eventually("the probe to serve", Duration::from_secs(10), || {
         Ok(std::fs::read_to_string(&log)?.contains("serving").then_some(()))
@@ -18,8 +18,8 @@ fn serve(p: &Product, pod: &RunningPod) -> Result<std::process::Child> {
     Ok(child)
 }
 
-fn check(client: &RunningPod, server: &RunningPod, relayed: bool) -> Result<()> {
-    let script = test_e2e::probe("conformance.py");
+fn check(p: &Product, client: &RunningPod, server: &RunningPod, relayed: bool) -> Result<()> {
+    let script = test_e2e::probe(p, "conformance.py")?;
     let mut c = client.command([PYTHON, &script, "check", &server.vip, &client.vip]);
     let out = c.env("RELAYED", if relayed { "1" } else { "0" }).output()?;
     let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
@@ -40,7 +40,7 @@ fn between(client_at: (usize, &str)) -> Result<()> {
         test_e2e::phase(p, "j", "Running", Duration::from_secs(30))?;
         let (server, client) = (pod(p, 0, "j-server-0")?, pod(p, client_at.0, client_at.1)?);
         let mut probe = serve(p, &server)?;
-        let result = check(&client, &server, client_at.0 != 0);
+        let result = check(p, &client, &server, client_at.0 != 0);
         probe.kill()?;
         probe.wait()?;
         result?;
