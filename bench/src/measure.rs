@@ -104,9 +104,11 @@ fn median(mut all: Vec<f64>) -> f64 {
     all.get(all.len() / 2).copied().unwrap_or_default()
 }
 
-/// Connects, sends a byte and waits for it, `n` times: (connect, connect + first byte).
+/// Connects, sends a byte and waits for it, `n` times: (connect, connect + first byte). The
+/// connections are ended together after the last: what is measured is not another's end.
 pub(crate) fn first_bytes(to: SocketAddr, n: usize) -> Result<(Vec<Duration>, Vec<Duration>)> {
     let (mut connect, mut first) = (Vec::with_capacity(n), Vec::with_capacity(n));
+    let mut all = Vec::with_capacity(n);
     for _ in 0..n {
         let start = Instant::now();
         let mut s = TcpStream::connect(to)?;
@@ -117,6 +119,7 @@ pub(crate) fn first_bytes(to: SocketAddr, n: usize) -> Result<(Vec<Duration>, Ve
         first.push(start.elapsed());
         // No TIME_WAIT: thousands of probes must not use up the ports.
         socket2::SockRef::from(&s).set_linger(Some(Duration::ZERO))?;
+        all.push(s);
     }
     Ok((connect, first))
 }

@@ -11,7 +11,10 @@
 use std::{
     io::{self, Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::mpsc,
+    sync::{
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -64,17 +67,32 @@ pub(crate) fn actor(at: SocketAddr, workers: usize, patience: u64) -> Result<()>
     Ok(())
 }
 
+/// Serves with threads that wait in accept(), and one more whenever the last waiting one gets work:
+/// starting a thread costs more than the connections that are measured.
 fn accept(l: &TcpListener, done: &mpsc::Sender<Result<Exchange>>) -> Result<()> {
+    let idle = AtomicUsize::new(0);
+    thread::scope(|scope| worker(scope, l, done, &idle))
+}
+
+fn worker<'s, 'e: 's>(
+    scope: &'s thread::Scope<'s, 'e>,
+    l: &'e TcpListener,
+    done: &'e mpsc::Sender<Result<Exchange>>,
+    idle: &'e AtomicUsize,
+) -> Result<()> {
     loop {
+        idle.fetch_add(1, Relaxed);
         let (s, from) = l.accept()?;
-        let done = done.clone();
-        thread::spawn(move || match serve(s, from) {
+        if idle.fetch_sub(1, Relaxed) == 1 {
+            scope.spawn(move || worker(scope, l, done, idle));
+        }
+        match serve(s, from) {
             Ok(None) => {}
             Ok(Some(x)) => drop(done.send(Ok(x))),
             // Only a failed exchange counts: probes come and go as they like.
             Err((true, e)) => drop(done.send(Err(e))),
             Err((false, _)) => {}
-        });
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use control_api::{
         MachineSession, RELAY_HELLO, RELAY_PAIRED, RenewRequest, RenewResponse, RouteUpdate,
         TokenRequest, TokenResponse, hub, machine,
     },
-    v1alpha1::{Domain, DomainSpec, Pod, PodPhase, PodSpec, PodStatus},
+    v1alpha1::{Domain, DomainSpec, Pod, PodPhase, PodSpec, PodStatus, Task, TaskSpec},
 };
 use control_identity::{
     client::{CallError, Client, ServerAddress},
@@ -349,10 +349,17 @@ async fn a_session_returns_after_the_server_and_after_a_renewal() {
     lab.stop().await;
 }
 
+/// A Task of the Domain and the Pod that an agent made for it.
 async fn place(lab: &Lab, cluster: &str, uid: &str, name: &str) {
-    let pods: Api<Pod> = Api::namespaced(lab.client.clone(), &format!("rlark-{cluster}"));
+    let namespace = format!("rlark-{cluster}");
+    let tasks: Api<Task> = Api::namespaced(lab.client.clone(), &namespace);
+    let spec = TaskSpec { domain: "d".to_owned(), ..TaskSpec::default() };
+    tasks.create(&PostParams::default(), &Task::new(name, spec)).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(lab.client.clone(), &namespace);
     let spec = PodSpec {
         domain: "d".to_owned(),
+        task_namespace: namespace,
+        task_name: name.to_owned(),
         pod_namespace: "rlark-system".to_owned(),
         pod_name: name.to_owned(),
         ..PodSpec::default()
