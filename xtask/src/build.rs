@@ -10,17 +10,12 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::ui::{Progress, Unit};
 
-/// What the demo, the bench and the end-to-end tests run.
-pub(crate) const PROGRAMS: [&str; 5] =
-    ["rlark-server", "rlark", "rlark-node", "rlark-agent", "rlark-bench"];
-
-/// Builds the programs in release and gives their directory.
+/// Builds all programs in release and gives their directory. The whole workspace: another choice of
+/// packages would give dependencies other features and compile them once more for the tests.
 pub(crate) fn programs(progress: &Progress) -> Result<PathBuf> {
     let mut c = Command::new("cargo");
-    c.args(["build", "--release", "--message-format", "json-render-diagnostics"]);
-    for p in PROGRAMS {
-        c.args(["-p", p]);
-    }
+    c.args(["build", "--release", "--workspace", "--bins"]);
+    c.args(["--message-format", "json-render-diagnostics"]);
     c.stdout(Stdio::piped()).stderr(Stdio::piped());
     progress.length(units()?, Unit::Items);
     let mut child = c.spawn().context("cannot start cargo")?;
@@ -49,10 +44,8 @@ pub(crate) fn programs(progress: &Progress) -> Result<PathBuf> {
 /// Roughly how many artifacts the build makes: a package has one, and a third has a build script.
 fn units() -> Result<u64> {
     let mut c = Command::new("cargo");
-    c.args(["tree", "--prefix", "none", "--edges", "normal,build", "--format", "{p}"]);
-    for p in PROGRAMS {
-        c.args(["-p", p]);
-    }
+    c.args(["tree", "--workspace", "--prefix", "none", "--edges", "normal,build"]);
+    c.args(["--format", "{p}"]);
     let text = test_kit::command::stdout(&mut c)?;
     let mut packages: Vec<&str> = text.lines().map(|l| l.trim_end_matches(" (*)")).collect();
     packages.sort_unstable();
@@ -60,7 +53,7 @@ fn units() -> Result<u64> {
     Ok(packages.len() as u64 * 4 / 3)
 }
 
-fn target_dir() -> Result<PathBuf> {
+pub(crate) fn target_dir() -> Result<PathBuf> {
     let mut c = Command::new("cargo");
     c.args(["metadata", "--no-deps", "--format-version", "1"]);
     let meta: serde_json::Value = serde_json::from_str(&test_kit::command::stdout(&mut c)?)?;

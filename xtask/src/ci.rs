@@ -14,7 +14,17 @@ pub(crate) fn run() -> Result<()> {
     timed("layers, sizes, drift", || check::run(None))?;
     timed("deny: bans, licences, sources", deny)?;
     timed("lint", || {
-        cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])
+        // In release, so that proc macros and build scripts are compiled once for this and the tests.
+        cargo(&[
+            "clippy",
+            "--release",
+            "--workspace",
+            "--all-targets",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ])
     })?;
     timed("BPF object equals a rebuild", ebpf::check)?;
     timed("tests", || test::run(None))

@@ -9,7 +9,7 @@ use test_kit::{command::stdout, product::Product, wait};
 use crate::{
     bench,
     report::{Figure, Goal, Report},
-    scenario::{self, Outcome},
+    scenario::{self, Outcome, number},
     signals,
     ui::Steps,
 };
@@ -93,14 +93,15 @@ fn figures(o: &Outcome) -> Vec<Figure> {
                 Goal::AtMost(500.0),
                 best.samples,
             )
-            .beside("raw", raw.first_p50_us),
+            .beside("raw", number(raw, "/first_byte/p50_us")),
         );
     }
     let sum: f64 = o.workers.iter().map(|w| w.up_gbps).sum();
-    let least = 3.0f64.min(0.2 * raw.up_gbps);
+    let raw_up = number(raw, "/up_gbps");
+    let least = 3.0f64.min(0.2 * raw_up);
     all.push(
         Figure::new("demo.upload.gbps", sum, "Gbit/s", Goal::AtLeast(least), o.workers.len())
-            .beside("raw", raw.up_gbps),
+            .beside("raw", raw_up),
     );
     let bytes: u64 = o.workers.iter().map(|w| w.trajectory_mib).sum();
     #[expect(clippy::cast_precision_loss, reason = "MiB counts are small")]

@@ -46,9 +46,10 @@ pub(crate) enum Goal {
 
 impl Figure {
     pub(crate) fn new(name: &str, value: f64, unit: &str, goal: Goal, samples: usize) -> Self {
+        let short = |g: f64| (g * 1e3).round() / 1e3;
         let (goal, pass) = match goal {
-            Goal::AtLeast(g) => (format!(">= {g}"), value >= g),
-            Goal::AtMost(g) => (format!("<= {g}"), value <= g),
+            Goal::AtLeast(g) => (format!(">= {}", short(g)), value >= g),
+            Goal::AtMost(g) => (format!("<= {}", short(g)), value <= g),
             Goal::None => (String::new(), true),
         };
         let unit = unit.to_owned();

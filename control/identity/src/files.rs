@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     io::Write as _,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -48,21 +48,20 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, FileError> {
 
 /// Replaces `path` atomically; after an error or a crash the old content still stands.
 pub(crate) fn write(path: &Path, content: &str, mode: u32) -> Result<(), FileError> {
-    let temporary = path.with_extension("new");
-    let attempt = || -> io::Result<()> {
-        match fs::remove_file(&temporary) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let mut file =
-            fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-        file.write_all(content.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        if let Some(dir) = path.parent() {
-            fs::File::open(dir)?.sync_all()?;
-        }
-        Ok(())
-    };
-    attempt().map_err(fail("write", path))
+    replace(path, content.as_bytes(), mode).map_err(fail("write", path))
+}
+
+/// Replaces the file by a synced one of this mode; it is the old or the new one at every moment, also
+/// after a power cut.
+///
+/// # Errors
+/// It cannot be written; the old one then stands.
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut file =
+        tempfile::Builder::new().permissions(fs::Permissions::from_mode(mode)).tempfile_in(dir)?;
+    file.write_all(content)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    fs::File::open(dir)?.sync_all()
 }

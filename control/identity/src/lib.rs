@@ -8,7 +8,7 @@ pub mod authorize;
 pub mod ca;
 pub mod client;
 mod digest;
-mod files;
+pub mod files;
 pub mod machine;
 pub mod peer;
 pub mod principal;

@@ -3,8 +3,6 @@
 
 use std::{
     fs, io,
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -12,6 +10,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use control_identity::{
     ca::{Authority, SERVER_NAME},
+    files,
     peer::Peer,
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
@@ -35,7 +34,7 @@ pub(crate) fn ensure(
     }
     let admin = authority.issue_admin("admin")?;
     let text = render(server, authority.certificate_pem(), &admin.certificate_pem, &admin.key_pem);
-    write(path, &text).map_err(failed)?;
+    files::replace(path, text.as_bytes(), 0o600).map_err(failed)?;
     Ok(true)
 }
 
@@ -69,19 +68,6 @@ fn is_current(text: &str, server: &str, authority: &Authority) -> bool {
     field("server:") == Some(server)
         && field("certificate-authority-data:") == Some(ca.as_str())
         && certificate().is_some_and(|p| !p.expired(SystemTime::now() + RENEW_BEFORE))
-}
-
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    match fs::remove_file(&temporary) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let mut file =
-        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(temporary, path)
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
 //! Small JSON files that are either the old or the new version, also after a power cut.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    fs, io,
     path::{Path, PathBuf},
 };
 
+use control_identity::files;
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Why a file of the data directory could not be used.
@@ -54,18 +53,6 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, PersistError>
 pub fn store<T: Serialize>(path: &Path, value: &T) -> Result<(), PersistError> {
     let text = serde_json::to_vec_pretty(value)
         .map_err(|source| PersistError::Content { path: path.to_owned(), source })?;
-    replace(path, &text).map_err(|source| PersistError::Write { path: path.to_owned(), source })
-}
-
-fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension("tmp");
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    match path.parent() {
-        Some(dir) => File::open(dir)?.sync_all(),
-        None => Ok(()),
-    }
+    files::replace(path, &text, 0o600)
+        .map_err(|source| PersistError::Write { path: path.to_owned(), source })
 }

@@ -31,6 +31,8 @@ pub struct Start<'a> {
     pub netns: Option<&'a Netns>,
     /// A cgroup v2 directory to run in.
     pub cgroup: Option<&'a Path>,
+    /// The only CPU that it and what it starts may use; `None` for all.
+    pub cpu: Option<usize>,
     pub log: PathBuf,
 }
 
@@ -38,7 +40,7 @@ impl Process {
     pub fn start(s: Start<'_>) -> Result<Self> {
         let log = File::options().create(true).append(true).open(&s.log);
         let log = log.with_context(|| format!("cannot write {}", s.log.display()))?;
-        let mut c = wrapped(s.netns, s.cgroup, s.program);
+        let mut c = pinned(s.netns, s.cgroup, s.cpu, s.program);
         c.args(&s.args).envs(s.env).stdin(Stdio::null());
         c.stdout(log.try_clone()?).stderr(log);
         // A Ctrl-C at the terminal is for the owner, who ends its programs in order.
@@ -135,5 +137,19 @@ pub fn wrapped(netns: Option<&Netns>, cgroup: Option<&Path>, program: &Path) -> 
     let mut words = words.into_iter();
     let mut c = Command::new(words.next().unwrap_or_default());
     c.args(words);
+    c
+}
+
+/// As [`wrapped`], on one CPU if there is one.
+#[must_use]
+pub fn pinned(
+    netns: Option<&Netns>,
+    cgroup: Option<&Path>,
+    cpu: Option<usize>,
+    program: &Path,
+) -> Command {
+    let Some(cpu) = cpu else { return wrapped(netns, cgroup, program) };
+    let mut c = wrapped(netns, cgroup, Path::new("taskset"));
+    c.args(["--cpu-list", &cpu.to_string()]).arg(program);
     c
 }

@@ -20,7 +20,7 @@ use crate::{
     lab::Lab,
     net::Netns,
     pod::RunningPod,
-    process::{Process, Start, wrapped},
+    process::{Process, Start, pinned},
     sites::{HUB, Internet, Place, SITE_CIDR, Site},
     wait::eventually,
 };
@@ -48,6 +48,7 @@ struct Again {
     name: String,
     program: PathBuf,
     args: Vec<String>,
+    cpu: Option<usize>,
     log: PathBuf,
 }
 
@@ -60,6 +61,7 @@ impl Again {
             env: vec![],
             netns: Some(netns),
             cgroup: Some(cgroup),
+            cpu: self.cpu,
             log: self.log.clone(),
         })
     }
@@ -77,6 +79,8 @@ pub struct Product {
     kubectl: PathBuf,
     /// Where this machine reaches the API.
     api: Option<SocketAddr>,
+    /// How many CPUs the machines are spread over; 0 when each may use all.
+    cpus: usize,
     pub lab: Lab,
 }
 
@@ -96,8 +100,22 @@ impl Product {
             programs,
             kubectl,
             api: None,
+            cpus: 0,
             lab,
         })
+    }
+
+    /// Gives every machine that joins from now on one CPU, in turns, and the server the first's.
+    /// For measuring: machines do not share CPUs, but one kernel that runs them all would heap the
+    /// chain of a relayed flow on one of its CPUs and leave the other idle.
+    pub fn spread_over_cpus(&mut self) {
+        self.cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    }
+
+    /// The CPU of the given machine, if it has one of its own.
+    #[must_use]
+    pub fn cpu(&self, machine: usize) -> Option<usize> {
+        machine.checked_rem(self.cpus)
     }
 
     #[must_use]
@@ -128,6 +146,7 @@ impl Product {
             env: vec![],
             netns: Some(&self.internet.hub),
             cgroup: Some(self.cgroup.path()),
+            cpu: self.cpu(0),
             log: self.lab.dir().join("server.log"),
         })?);
         if self.api.is_none() {
@@ -227,6 +246,7 @@ impl Product {
         fs::create_dir_all(&dir)?;
         fs::create_dir_all(&cgroup)?;
         let socket = format!("{}/node.sock", dir.display());
+        let cpu = self.cpu(self.machines.len());
         let start = |program: &str, extra: Vec<String>| -> Result<Again> {
             let token = dir.join(format!("{program}.token"));
             fs::write(&token, self.token(cluster)?)?;
@@ -242,6 +262,7 @@ impl Product {
                 name: format!("{program} of {unique}"),
                 program: self.program(program),
                 args,
+                cpu,
                 log: self.lab.dir().join(format!("{program}-{unique}.log")),
             })
         };
@@ -320,7 +341,7 @@ impl Product {
     /// A program inside a machine: in its namespace and cgroup.
     pub fn at_machine(&self, machine: usize, program: &Path) -> Result<Command> {
         let m = self.machines.get(machine).context("no such machine")?;
-        Ok(wrapped(Some(&m.place.netns), Some(&m.cgroup), program))
+        Ok(pinned(Some(&m.place.netns), Some(&m.cgroup), self.cpu(machine), program))
     }
 
     /// User and system time of all the product's processes (not of tasks), in seconds.

@@ -211,16 +211,12 @@ fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     }
 }
 
-/// Whole or not at all, also when the machine loses power: written aside, synced, renamed.
+/// Whole or not at all, also when the machine loses power. Readable by the owner only: the record
+/// holds the task's environment.
 fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
-    let text = serde_json::to_vec_pretty(value).map_err(io::Error::other)?;
-    let aside = path.with_extension("new");
-    let mut file = fs::OpenOptions::new();
-    file.create(true).truncate(true).write(true);
-    // The record holds the task's environment.
-    std::os::unix::fs::OpenOptionsExt::mode(&mut file, 0o600);
-    let mut file = file.open(&aside)?;
-    io::Write::write_all(&mut file, &text)?;
-    file.sync_all()?;
-    fs::rename(&aside, path)
+    let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
+    serde_json::to_writer_pretty(&mut file, value)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
 }
