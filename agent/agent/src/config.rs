@@ -22,17 +22,17 @@ use serde::Deserialize;
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct Options {
     /// TOML file with these options (names as here); the command line wins.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "RLARK_AGENT_CONFIG", value_name = "FILE")]
     #[serde(skip)]
     config: Option<PathBuf>,
     /// Address of the control plane.
-    #[arg(long, value_name = "https://HOST[:PORT]")]
+    #[arg(long, env = "RLARK_SERVER", value_name = "https://HOST[:PORT]")]
     server: Option<String>,
     /// File that holds the join token.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "RLARK_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// This machine's name in its cluster [default: the host name]
-    #[arg(long)]
+    #[arg(long, env = "RLARK_NODE_NAME")]
     name: Option<String>,
     /// Labels of the Node object, KEY=VALUE; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
@@ -97,7 +97,8 @@ impl Options {
             }
         };
         let server = self.server.or(file.server).context(
-            "--server is missing: the control plane's address, such as https://rlark.example:8443",
+            "--server is missing (or RLARK_SERVER, or server in the configuration file): the control \
+             plane's address, such as https://rlark.example:8443",
         )?;
         let name = match self.name.or(file.name) {
             Some(name) => name,

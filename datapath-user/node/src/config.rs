@@ -19,7 +19,7 @@ use control_identity::{
 use serde::Deserialize;
 
 const RELAY_PORT: u16 = 7443;
-const DATA_DIR: &str = "/var/lib/rlark-node";
+const DATA_DIR: &str = "/var/lib/rlark/node";
 
 /// The data path of one machine: brings pods into their Domains.
 #[derive(Clone, Debug, Default, Parser)]
@@ -45,7 +45,7 @@ pub struct Settings {
     /// This machine's name within its cluster [default: the host name]
     #[arg(long, env = "RLARK_NODE_NAME")]
     pub name: Option<String>,
-    /// Identity, routes and attachments [default: /var/lib/rlark-node]
+    /// Identity, routes and attachments [default: /var/lib/rlark/node]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// Unix socket for runtimes [default: /run/rlark/node.sock]
