@@ -59,7 +59,8 @@ pub(crate) struct Options {
     /// Where rlark-node listens for runtimes [default: /run/rlark/node.sock]
     #[arg(long, value_name = "SOCKET")]
     node_socket: Option<PathBuf>,
-    /// Files and directories that no task may see, beside RLark's own; may be repeated.
+    /// Files and directories that no task may see, beside RLark's own and the machine's usual
+    /// secrets; may be repeated.
     #[arg(long, value_name = "PATH")]
     hide: Vec<PathBuf>,
     /// Leave tasks running when the agent is stopped; the next one takes them over.

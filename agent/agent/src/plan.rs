@@ -11,6 +11,7 @@ use control_api::{
     attach::INTERFACE,
     ids::NodeName,
     labels::{self, ray},
+    names::raw_pod_name,
     v1alpha1::{AgentType, Phase, PodPhase, RawTask, RestartPolicy as ApiRestart, Task},
 };
 use kube::ResourceExt as _;
@@ -43,24 +44,11 @@ pub(crate) fn pod_uid(task: &Task) -> Result<PodUid, UidError> {
     task.uid().unwrap_or_default().parse()
 }
 
-/// `<task>-0`, shortened where it would not be a host name.
-#[must_use]
-pub(crate) fn pod_name(task: &str) -> String {
-    const LONGEST: usize = 63 - "-0".len();
-    if task.len() <= LONGEST {
-        return format!("{task}-0");
-    }
-    let hash =
-        task.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
-    let kept: String = task.chars().take(LONGEST - 9).collect();
-    format!("{}-{hash:08x}-0", kept.trim_end_matches(['-', '.']))
-}
-
 /// The pod that the Task asks for.
 #[must_use]
 pub(crate) fn pod_spec(task: &Task, uid: PodUid, node: &NodeName) -> PodSpec {
     let raw = task.spec.raw.clone().unwrap_or_default();
-    let name = pod_name(&task.name_any());
+    let name = raw_pod_name(&task.name_any());
     PodSpec {
         uid,
         environment: environment(task, &raw, &name, node),
@@ -112,7 +100,7 @@ fn environment(task: &Task, raw: &RawTask, pod: &str, node: &NodeName) -> Vec<(S
     add("RLARK_NODE_RANK_START", rank);
     add("RLARK_TOTAL_NODES", ray::get(annotations, ray::TOTAL_NODES).unwrap_or_default());
     if let Some(head) = ray::get(annotations, ray::HEAD_TASK_NAME).filter(|_| !domain.is_empty()) {
-        add("RLARK_HEAD_ADDRESS", &format!("{}.{}", pod_name(head), labels::HOST_SUFFIX));
+        add("RLARK_HEAD_ADDRESS", &format!("{}.{}", raw_pod_name(head), labels::HOST_SUFFIX));
     }
     all
 }

@@ -20,6 +20,7 @@ mod nat;
 mod netns;
 mod pid1;
 mod report;
+mod secrets;
 mod shim;
 mod supervisor;
 
@@ -69,7 +70,7 @@ pub struct RawConfig {
     pub pod_cidr: Ipv4Cidr,
     /// Where pods are reached without being masqueraded: the site's pod ranges.
     pub site_cidr: Ipv4Cidr,
-    /// Files and directories that no pod may see, beside this runtime's own.
+    /// Files and directories that no pod may see, beside this runtime's own and the machine's secrets.
     pub hide: Vec<PathBuf>,
 }
 

@@ -59,6 +59,79 @@ fn a_task_sees_its_environment_name_hosts_address_and_namespaces() {
     });
 }
 
+/// Lays a directory of the test's own over one of the machine, in the test's mount namespace alone.
+fn overlay(m: &Machine, place: &str, files: &[&str]) {
+    use std::os::unix::fs::symlink;
+    let own = m.data.path().join(place.trim_start_matches('/').replace('/', "-"));
+    fs::create_dir_all(&own).unwrap();
+    for file in files {
+        let path = own.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "SECRET").unwrap();
+    }
+    if place == "/home" {
+        // A home whose keys are kept elsewhere.
+        fs::create_dir_all(own.join("ann")).unwrap();
+        symlink("/home/kept", own.join("ann/.ssh")).unwrap();
+    }
+    rustix::mount::mount_bind(&own, place).unwrap();
+}
+
+#[test]
+fn a_task_sees_the_machine_but_not_its_secrets() {
+    on_a_machine(async |m: &Machine| {
+        overlay(
+            m,
+            "/root",
+            &[
+                ".ssh/id_ed25519",
+                ".kube/config",
+                ".aws/credentials",
+                ".config/gh/hosts.yml",
+                ".docker/config.json",
+                "robot/venv/ok",
+            ],
+        );
+        overlay(m, "/home", &["kept/id_rsa", "bob/.netrc", "bob/ros/ok"]);
+        overlay(m, "/etc/ssh", &["ssh_host_ed25519_key", "ssh_host_ed25519_key.pub", "ssh_config"]);
+        overlay(
+            m,
+            "/run",
+            &[
+                "docker.sock",
+                "containerd/containerd.sock",
+                "dbus/system_bus_socket",
+                "udev/data/ok",
+            ],
+        );
+        overlay(m, "/var/lib", &["kubelet/pki/key.pem", "robot/ok"]);
+        let script = "show() { for f in \"$@\"; do [ -s $f ] && echo SEEN $f; done; }; \
+                      show /root/.ssh/* /root/.kube/* /root/.aws/* /root/.config/*/* /root/.docker/* \
+                      /home/ann/.ssh/* /home/kept/* /home/bob/.netrc /etc/shadow /etc/shadow- /etc/gshadow \
+                      /etc/ssh/ssh_host_ed25519_key /run/docker.sock /run/containerd/* /run/dbus/* \
+                      /var/lib/kubelet/*; \
+                      for f in /root/robot/venv/ok /home/bob/ros/ok /run/udev/data/ok /var/lib/robot/ok \
+                      /etc/ssh/ssh_host_ed25519_key.pub /etc/ssh/ssh_config /etc/passwd /usr/bin/env; do \
+                      [ -s $f ] && echo kept $f; done; \
+                      for f in $(find /dev -type b 2>/dev/null); do [ -b $f ] && echo DISK $f; done; \
+                      mknod /tmp/disk b 8 0 2>/dev/null && echo MADE; mknod /dev/rl-disk b 8 0 2>/dev/null && echo MADE; \
+                      echo terminals $(ls /dev/pts); [ -c /dev/null ] && [ -c /dev/urandom ] && echo devices";
+        let spec = spec("a-0", script);
+        let runtime = m.open().await;
+        runtime.create(spec.clone()).await.unwrap();
+        runtime.start(&spec.uid).await.unwrap();
+        m.ended(&runtime, &spec.uid).await;
+        let log = m.log(&runtime, &spec.uid, LogOptions::default()).await;
+        for never in ["SEEN", "DISK", "MADE"] {
+            assert!(!log.contains(never), "{never} in:\n{log}");
+        }
+        assert_eq!(log.matches("kept ").count(), 8, "{log}");
+        assert!(log.contains("terminals ptmx\n") && log.contains("devices\n"), "{log}");
+        runtime.remove(&spec.uid).await.unwrap();
+        runtime.close().await.unwrap();
+    });
+}
+
 #[test]
 fn exit_codes_and_signals_decide_the_outcome() {
     on_a_machine(async |m: &Machine| {

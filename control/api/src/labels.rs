@@ -21,6 +21,9 @@ pub const HOST_SUFFIX: &str = "rlark-domain";
 pub const NODE_LEASE: &str = "rlark.io/node-lease";
 /// Secrets with a Domain's SSH authority are this plus the Domain's name, in [`SYSTEM_NAMESPACE`].
 pub const DOMAIN_CA_PREFIX: &str = "domain-ca-";
+/// Annotation of that Secret: the uid of the Domain it was made for. A Domain of the same name that
+/// is made later is another one, and has another authority.
+pub const DOMAIN_UID: &str = "rlark.io/domain-uid";
 /// Data key of the authority's public half in that Secret. The private half is for the hub alone.
 pub const DOMAIN_CA_PUBLIC: &str = "ca.pub";
 

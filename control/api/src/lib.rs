@@ -6,6 +6,7 @@ pub mod attach;
 pub mod crds;
 pub mod ids;
 pub mod labels;
+pub mod names;
 mod open_enum;
 pub mod session;
 pub mod v1alpha1;

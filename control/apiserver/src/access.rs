@@ -3,9 +3,12 @@
 use axum::body::Body;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Request};
-use control_identity::authorize::{Attributes, Decision};
+use control_identity::authorize::{Attributes, Decision, Write};
 use control_identity::principal::Principal;
+use serde_json::Value;
 
+use crate::context::Call;
+use crate::convert;
 use crate::request::{Target, Verb};
 use crate::server::Inner;
 use crate::status::ApiError;
@@ -122,6 +125,44 @@ fn denied(who: &Principal, what: &Attributes<'_>, reason: &str) -> String {
         message.push_str(reason);
     }
     message
+}
+
+/// Asks the authorizer about the content of a write: `old` is none when the object is made, `new`
+/// when it is deleted.
+pub(crate) fn admit(
+    call: &Call<'_>,
+    name: &str,
+    old: Option<&Value>,
+    new: Option<&Value>,
+) -> Result<(), ApiError> {
+    let namespace = call.namespace().unwrap_or_default();
+    let find = |group: &str, plural: &str, name: &str| {
+        let key = control_store::Key::new(group, plural, namespace, name);
+        let object = call.inner.workspace.latest(&key)?;
+        let kinds = call.inner.catalog.load();
+        let resource = kinds.resources().iter().find(|r| r.group == group && r.plural == plural)?;
+        Some(convert::served(resource, &object.value).into_owned())
+    };
+    let write = Write {
+        group: &call.resource.group,
+        resource: &call.resource.plural,
+        subresource: call.subresource().unwrap_or_default(),
+        namespace,
+        name,
+        old,
+        new,
+        find: &find,
+    };
+    call.inner.authorizer.admit(&call.who, &write).map_err(|refused| {
+        let on =
+            if refused.field.is_empty() { String::new() } else { format!("{}: ", refused.field) };
+        ApiError::ForbiddenField {
+            resource: call.resource.qualified(),
+            name: name.to_owned(),
+            message: format!("User {:?} may not do this: {on}{}", call.who.user(), refused.why),
+            field: refused.field,
+        }
+    })
 }
 
 /// Refusal of a path that is no object.

@@ -10,6 +10,7 @@ use control_schema::strict;
 use control_schema::{Cause, FieldError, Resource};
 use serde_json::{Map, Value, json};
 
+use crate::access;
 use crate::builtin;
 use crate::catalog;
 use crate::context::Call;
@@ -164,6 +165,7 @@ pub(crate) fn create(call: &Call<'_>, value: &mut Value) -> Result<(), ApiError>
     errors.extend(unqualified_finalizers(resource, value));
     errors.extend(schema_errors(resource, value, None, &errors));
     invalid(resource, value, errors)?;
+    access::admit(call, text(value, "/metadata/name"), None, Some(value))?;
     grants::check(call, value, None)
 }
 
@@ -241,9 +243,18 @@ pub(crate) fn update(
     errors.extend(schema_errors(resource, new, Some(old), &errors));
     errors.extend(new_finalizers(old, new));
     invalid(resource, new, errors)?;
+    admit(call, old, new)?;
     grants::check(call, new, Some(old))?;
     set_generation(resource, old, new);
     Ok(())
+}
+
+/// With the defaults of today on both sides, so that a default that is newer than the object is not
+/// taken for the writer's doing.
+fn admit(call: &Call<'_>, old: &Value, new: &Value) -> Result<(), ApiError> {
+    let mut before = old.clone();
+    call.resource.schema.default(&mut before);
+    access::admit(call, call.name(), Some(&before), Some(new))
 }
 
 /// The refusal of an object whose name is not the one in the path.

@@ -98,6 +98,7 @@ pub(crate) fn router(server: &ApiServer) -> Router {
     }
     router.fallback(|request: Request<Body>| async move {
         common::finish(match access::caller(&request) {
+            _ if access::has_unknown_credentials(&request) => ApiError::Unauthorized.response(),
             Principal::Anonymous => access::path_denied(&Principal::Anonymous, &request).response(),
             _ => ApiError::NoPage.response(),
         })

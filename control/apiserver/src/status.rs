@@ -35,6 +35,9 @@ pub enum ApiError {
     BadRequest { message: String },
     #[error("{resource}{} is forbidden: {message}", quoted(name))]
     Forbidden { resource: String, name: String, message: String },
+    /// A write whose verb is allowed and whose content is not.
+    #[error("{resource}{} is forbidden: {message}", quoted(name))]
+    ForbiddenField { resource: String, name: String, message: String, field: String },
     #[error("forbidden: {message}")]
     ForbiddenPath { message: String },
     #[error("{resource} \"{name}\" is forbidden: {message}")]
@@ -125,6 +128,7 @@ impl ApiError {
             }
             Self::BadRequest { .. } => (StatusCode::BAD_REQUEST, "BadRequest"),
             Self::Forbidden { .. }
+            | Self::ForbiddenField { .. }
             | Self::ForbiddenPath { .. }
             | Self::NamespaceTerminating { .. } => (StatusCode::FORBIDDEN, "Forbidden"),
             Self::MethodNotAllowed | Self::MethodNotSupported { .. } => {
@@ -160,6 +164,16 @@ impl ApiError {
                     map.insert("group".to_owned(), Value::from(group.as_str()));
                 }
                 map.insert("causes".to_owned(), Value::Array(causes(errors)));
+                map
+            }
+            Self::ForbiddenField { resource, name, message, field } => {
+                let mut map = details(name, resource);
+                if !field.is_empty() {
+                    let cause = json!({
+                        "reason": "FieldValueForbidden", "message": message, "field": field,
+                    });
+                    map.insert("causes".to_owned(), json!([cause]));
+                }
                 map
             }
             Self::NamespaceTerminating { resource, name, namespace, .. } => {

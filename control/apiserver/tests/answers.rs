@@ -420,9 +420,56 @@ async fn a_stranger_with_a_token_is_unauthorized_and_one_without_is_forbidden() 
         let request = request.body(Body::empty()).unwrap();
         site.0.router().oneshot(request)
     };
-    assert_eq!(ask(Some("Bearer nonsense")).await.unwrap().status().as_u16(), 401);
+    for token in ["Bearer nonsense", "bearer eyJhbGciOiJSUzI1NiJ9.e30.c2ln", "Basic YTpi"] {
+        let response = ask(Some(token)).await.unwrap();
+        assert_eq!(response.status().as_u16(), 401, "{token}");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let status: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(
+            status,
+            json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "message": "Unauthorized", "reason": "Unauthorized", "code": 401,
+            })
+        );
+    }
+    // Before anything else is looked at, whether or not there is such a path.
+    let request = Request::get("/no/such/page").header("authorization", "Bearer x");
+    let response = site.0.router().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(response.status().as_u16(), 401);
     // The authorizer of this test allows everything.
     assert_eq!(ask(None).await.unwrap().status().as_u16(), 200);
+}
+
+#[tokio::test]
+async fn a_token_review_says_that_no_token_is_known_to_those_who_may_ask() {
+    const REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+    let site = Site::start().await;
+    let review = |token: &str| {
+        json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token},
+        })
+        .to_string()
+    };
+    let answer = site.send("POST", REVIEWS, JSON, &review("abc")).await;
+    assert_eq!(answer.code, 201, "{}", answer.text);
+    let status = answer.json().get("status").cloned().unwrap();
+    assert_eq!(
+        status,
+        json!({"authenticated": false, "user": {}, "error": "invalid bearer token"})
+    );
+    // What kubectl checks a manifest against before it asks.
+    let document = site.get("/openapi/v2").await.json();
+    let definition = "/definitions/io.k8s.api.authentication.v1.TokenReview/required";
+    assert_eq!(document.pointer(definition), Some(&json!(["spec"])));
+    let empty = site.send("POST", REVIEWS, JSON, &review("")).await;
+    assert_eq!(empty.code, 400, "{}", empty.text);
+    let workspace = Workspace::in_memory(&control_store::Options::default()).unwrap();
+    let server = ApiServer::new(workspace, Arc::new(BobReads), Options::default()).await.unwrap();
+    assert_eq!(
+        as_bob(&server, "POST", REVIEWS, &review("abc")).await,
+        (403, "tokenreviews.authentication.k8s.io is forbidden: User \"bob\" cannot create resource \"tokenreviews\" in API group \"authentication.k8s.io\" at the cluster scope".to_owned())
+    );
 }
 
 /// Lets `bob` read config maps and write roles, and nothing else; admins may do everything.

@@ -155,7 +155,7 @@ async fn peers_of(
     let mut wanted = peers::peers(cidr, pods, allocated, "");
     let mut incomplete = false;
     if !wanted.is_empty() {
-        match authority(name, ctx).await? {
+        match authority(domain, ctx).await? {
             Some(certificate) => {
                 for peer in wanted.values_mut() {
                     certificate.clone_into(&mut peer.cert);
@@ -180,11 +180,16 @@ async fn peers_of(
 }
 
 /// The public half of the Domain's SSH authority; none until the hub has made it.
-async fn authority(domain: &str, ctx: &Context) -> Result<Option<String>, DomainError> {
+async fn authority(domain: &Domain, ctx: &Context) -> Result<Option<String>, DomainError> {
+    let uid = domain.metadata.uid.as_ref();
+    let domain = names::of_domain(domain);
     let api: Api<Secret> = Api::namespaced(ctx.client.clone(), labels::SYSTEM_NAMESPACE);
     let secret = api.get_opt(&names::domain_ca_secret(domain)).await.map_err(|source| {
         DomainError::Authority { domain: domain.to_owned(), source: Box::new(source) }
     })?;
+    // One of an earlier Domain of the name is about to be replaced.
+    let secret = secret
+        .filter(|s| s.metadata.annotations.as_ref().and_then(|a| a.get(labels::DOMAIN_UID)) == uid);
     let public = secret.and_then(|s| s.data?.remove(labels::DOMAIN_CA_PUBLIC));
     Ok(public.and_then(|p| String::from_utf8(p.0).ok()).map(|p| p.trim().to_owned()))
 }

@@ -16,6 +16,7 @@ use crate::{
     policy::{Body, machine_of},
     refuse::Refused,
     sessions::CallError,
+    standing::Member,
 };
 
 /// How long a ticket may wait for both ends.
@@ -33,13 +34,15 @@ struct Ticket {
     expires: Instant,
     /// How many ends have come: none or one; the second closes the ticket.
     presented: bool,
+    /// The machines that are to meet: what they were given ends when one of them is removed.
+    ends: Vec<Member>,
 }
 
 /// What presenting a ticket means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Presented {
-    /// The first end: wait until the given moment.
-    First(Instant),
+    /// The first end: wait until the given moment; the pair lasts while these machines stand.
+    First(Instant, Vec<Member>),
     /// The second end: the pair is complete and the ticket is spent.
     Second,
     /// Unknown, expired or spent.
@@ -48,7 +51,11 @@ pub(crate) enum Presented {
 
 impl Tickets {
     /// A new ticket, or `None` when too many are open.
-    fn open(&self, now: Instant) -> Result<Option<CarrierTicket>, control_identity::NoRandomness> {
+    fn open(
+        &self,
+        now: Instant,
+        ends: Vec<Member>,
+    ) -> Result<Option<CarrierTicket>, control_identity::NoRandomness> {
         let ticket = to_hex(&control_identity::random::<32>()?);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, t| t.expires > now);
@@ -56,7 +63,7 @@ impl Tickets {
             return Ok(None);
         }
         let hash = KeyHash::of_spki(ticket.as_bytes());
-        open.insert(hash, Ticket { expires: now + TICKET_LIFE, presented: false });
+        open.insert(hash, Ticket { expires: now + TICKET_LIFE, presented: false, ends });
         Ok(Some(CarrierTicket { ticket }))
     }
 
@@ -75,7 +82,7 @@ impl Tickets {
             }
             Some(t) => {
                 t.presented = true;
-                Presented::First(t.expires)
+                Presented::First(t.expires, t.ends.clone())
             }
             None => Presented::Refused,
         }
@@ -94,7 +101,7 @@ pub(crate) async fn carrier(
     Extension(caller): Extension<Caller>,
     Body(request): Body<CarrierRequest>,
 ) -> Result<Json<CarrierTicket>, Refused> {
-    let (_, _, node) = machine_of(&caller)?;
+    let (certificate, _, node) = machine_of(&caller)?;
     let (domain, peer) = (&request.domain, &request.peer);
     if node == peer {
         return Err(Refused::bad("same-node", format!("{node} asks for a carrier to itself")));
@@ -108,10 +115,11 @@ pub(crate) async fn carrier(
             ));
         }
     }
+    let ends = Member::of(certificate).into_iter().chain(hub.inner.sessions.node_member(peer));
     let ticket = hub
         .inner
         .tickets
-        .open(Instant::now())
+        .open(Instant::now(), ends.collect())
         .map_err(|e| Refused::internal("making a ticket", &e))?
         .ok_or_else(|| {
             Refused::new(StatusCode::TOO_MANY_REQUESTS, "too-many-tickets", "too many open tickets")
@@ -144,9 +152,9 @@ mod tests {
     #[test]
     fn a_ticket_pairs_two_ends_once() {
         let (tickets, now) = (Tickets::default(), Instant::now());
-        let ticket = tickets.open(now).unwrap().unwrap().ticket;
+        let ticket = tickets.open(now, Vec::new()).unwrap().unwrap().ticket;
         assert_eq!(ticket.len(), 64);
-        assert!(matches!(tickets.present(&ticket, now), Presented::First(_)));
+        assert!(matches!(tickets.present(&ticket, now), Presented::First(..)));
         assert_eq!(tickets.present(&ticket, now), Presented::Second);
         assert_eq!(tickets.present(&ticket, now), Presented::Refused);
         assert_eq!(tickets.present(&"0".repeat(64), now), Presented::Refused);
@@ -155,9 +163,9 @@ mod tests {
     #[test]
     fn a_ticket_expires_and_can_be_withdrawn() {
         let (tickets, now) = (Tickets::default(), Instant::now());
-        let ticket = tickets.open(now).unwrap().unwrap().ticket;
+        let ticket = tickets.open(now, Vec::new()).unwrap().unwrap().ticket;
         assert_eq!(tickets.present(&ticket, now + TICKET_LIFE), Presented::Refused);
-        let ticket = tickets.open(now).unwrap().unwrap().ticket;
+        let ticket = tickets.open(now, Vec::new()).unwrap().unwrap().ticket;
         tickets.withdraw(&ticket);
         assert_eq!(tickets.present(&ticket, now), Presented::Refused);
     }

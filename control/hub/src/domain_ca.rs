@@ -1,7 +1,8 @@
 //! One SSH certificate authority per Domain, and the short-lived certificates that nodes get of it.
 //!
 //! The private key lies in the Secret `domain-ca-<domain>` in `rlark-system`; nobody but the hub
-//! reads it, and it is in no other object.
+//! reads it, and it is in no other object. It is bound to the Domain's uid: a Domain that is made under
+//! the name of an earlier one inherits nothing.
 
 use std::{
     collections::BTreeMap,
@@ -12,14 +13,16 @@ use std::{
 use axum::{Extension, Json, extract::State};
 use control_api::{
     ids::{DomainName, NodeRef},
-    labels::{DOMAIN_CA_PREFIX, DOMAIN_CA_PUBLIC, SYSTEM_NAMESPACE},
+    labels::{API_VERSION, DOMAIN_CA_PREFIX, DOMAIN_CA_PUBLIC, DOMAIN_UID, SYSTEM_NAMESPACE},
     session::{DomainCertificateRequest, DomainCertificateResponse},
     v1alpha1::Domain,
 };
-use k8s_openapi::{ByteString, api::core::v1::Secret};
+use k8s_openapi::{
+    ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use kube::{
     Api, Client,
-    api::{ObjectMeta, PostParams},
+    api::{DeleteParams, ObjectMeta, PostParams, Preconditions},
 };
 use russh::keys::{
     Certificate, PrivateKey, PublicKey,
@@ -41,6 +44,8 @@ const LIFE: Duration = Duration::from_secs(24 * 3600);
 const CLOCK_SKEW: Duration = Duration::from_secs(10 * 60);
 const PRIVATE: &str = "ca";
 const TYPE: &str = "rlark.io/domain-ca";
+/// Against others who make or remove the same Secret.
+const ATTEMPTS: usize = 8;
 
 /// Why there is no authority or certificate.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +56,8 @@ pub(crate) enum DomainCaError {
         #[source]
         source: Box<kube::Error>,
     },
+    #[error("the Secret {DOMAIN_CA_PREFIX}{domain} is being changed by others")]
+    Contended { domain: DomainName },
     #[error("the Secret {DOMAIN_CA_PREFIX}{domain} holds no usable key")]
     Malformed { domain: DomainName },
     #[error("making the key of Domain {domain}")]
@@ -63,10 +70,18 @@ pub(crate) enum DomainCaError {
     Randomness(#[from] control_identity::NoRandomness),
 }
 
+/// A Domain by name and by life: one that is made anew under an old name is another Domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Life {
+    name: DomainName,
+    uid: String,
+}
+
 /// The authorities in memory; the only reader and writer of their Secrets.
 pub(crate) struct DomainAuthorities {
     api: Api<Secret>,
-    keys: Mutex<BTreeMap<DomainName, Arc<PrivateKey>>>,
+    /// With the uid of the Domain that each is for.
+    keys: Mutex<BTreeMap<DomainName, (String, Arc<PrivateKey>)>>,
 }
 
 impl DomainAuthorities {
@@ -80,77 +95,110 @@ impl DomainAuthorities {
         &self,
         domains: &[Arc<Domain>],
     ) -> Result<BTreeMap<DomainName, String>, DomainCaError> {
-        let names: Vec<DomainName> = domains
+        let lives: Vec<Life> = domains
             .iter()
             .filter(|d| d.metadata.deletion_timestamp.is_none())
-            .filter_map(|d| d.metadata.name.as_deref()?.parse().ok())
+            .filter_map(|d| {
+                let uid = d.metadata.uid.clone()?;
+                Some(Life { name: d.metadata.name.as_deref()?.parse().ok()?, uid })
+            })
             .collect();
-        self.forget(&names).await?;
+        self.forget(&lives).await?;
         let mut public = BTreeMap::new();
-        for name in names {
-            let known = self.get(&name);
+        for life in lives {
+            let known = self.get(&life.name);
             let key = match known {
                 Some(key) => key,
-                None => self.load_or_make(&name).await?,
+                None => self.load_or_make(&life).await?,
             };
-            let text = public_text(&key, &name)?;
-            public.insert(name, text);
+            let text = public_text(&key, &life.name)?;
+            public.insert(life.name, text);
         }
         Ok(public)
     }
 
     fn get(&self, domain: &DomainName) -> Option<Arc<PrivateKey>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).get(domain).cloned()
+        let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.get(domain).map(|(_, key)| Arc::clone(key))
     }
 
     /// A Domain made anew under an old name must not accept the old one's certificates.
-    async fn forget(&self, names: &[DomainName]) -> Result<(), DomainCaError> {
+    async fn forget(&self, lives: &[Life]) -> Result<(), DomainCaError> {
         let gone: Vec<DomainName> = {
             let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-            let gone: Vec<_> = keys.keys().filter(|n| !names.contains(n)).cloned().collect();
+            let lives_on = |name: &DomainName, uid: &String| {
+                lives.iter().any(|l| l.name == *name && l.uid == *uid)
+            };
+            let gone: Vec<_> = keys
+                .iter()
+                .filter(|(name, (uid, _))| !lives_on(name, uid))
+                .map(|(name, _)| name.clone())
+                .collect();
             for name in &gone {
                 keys.remove(name);
             }
             gone
         };
         for domain in gone {
-            match self.api.delete(&secret_name(&domain), &kube::api::DeleteParams::default()).await
-            {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(source) => {
-                    return Err(DomainCaError::Api { domain, source: Box::new(source) });
-                }
-            }
+            self.delete(&domain, None).await?;
         }
         Ok(())
     }
 
-    async fn load_or_make(&self, domain: &DomainName) -> Result<Arc<PrivateKey>, DomainCaError> {
+    /// Deletes a Domain's Secret, given a uid only the one of that uid.
+    async fn delete(&self, domain: &DomainName, uid: Option<String>) -> Result<(), DomainCaError> {
+        let params = DeleteParams {
+            preconditions: uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match self.api.delete(&secret_name(domain), &params).await {
+            Ok(_) => Ok(()),
+            // Gone already, or replaced by somebody who was faster: the next look decides.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(source) => {
+                Err(DomainCaError::Api { domain: domain.clone(), source: Box::new(source) })
+            }
+        }
+    }
+
+    /// The Domain's own authority. One that was left by an earlier Domain of the name (deleted while
+    /// no server ran) is removed, and a new one made.
+    async fn load_or_make(&self, life: &Life) -> Result<Arc<PrivateKey>, DomainCaError> {
+        let domain = &life.name;
         let api_error =
             |source| DomainCaError::Api { domain: domain.clone(), source: Box::new(source) };
-        let found = self.api.get_opt(&secret_name(domain)).await.map_err(api_error)?;
-        let key = match found {
-            Some(secret) => decode(&secret, domain)?,
-            None => {
-                let key = make(domain)?;
-                let secret = encode(&key, domain)?;
-                match self.api.create(&PostParams::default(), &secret).await {
-                    Ok(_) => key,
-                    // Another replica was faster; its key counts.
-                    Err(kube::Error::Api(status)) if status.code == 409 => {
-                        let secret = self.api.get(&secret_name(domain)).await.map_err(api_error)?;
-                        decode(&secret, domain)?
-                    }
-                    Err(e) => return Err(api_error(e)),
+        for _ in 0..ATTEMPTS {
+            let found = self.api.get_opt(&secret_name(domain)).await.map_err(api_error)?;
+            let key = match found {
+                Some(secret) if is_of(&secret, life) => decode(&secret, domain)?,
+                Some(secret) => {
+                    tracing::warn!(%domain, "the authority of an earlier Domain is removed");
+                    self.delete(domain, secret.metadata.uid).await?;
+                    continue;
                 }
-            }
-        };
-        let key = Arc::new(key);
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.insert(domain.clone(), Arc::clone(&key));
-        Ok(key)
+                None => {
+                    let key = make(domain)?;
+                    let secret = encode(&key, life)?;
+                    match self.api.create(&PostParams::default(), &secret).await {
+                        Ok(_) => key,
+                        // Another replica was faster; its key counts.
+                        Err(kube::Error::Api(status)) if status.code == 409 => continue,
+                        Err(e) => return Err(api_error(e)),
+                    }
+                }
+            };
+            let key = Arc::new(key);
+            let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+            keys.insert(domain.clone(), (life.uid.clone(), Arc::clone(&key)));
+            return Ok(key);
+        }
+        Err(DomainCaError::Contended { domain: domain.clone() })
     }
+}
+
+/// Whether the Secret was made for this very Domain.
+fn is_of(secret: &Secret, life: &Life) -> bool {
+    secret.metadata.annotations.as_ref().and_then(|a| a.get(DOMAIN_UID)) == Some(&life.uid)
 }
 
 /// `POST /hub/v1/domain-certificates`.
@@ -228,13 +276,26 @@ fn public_text(key: &PrivateKey, domain: &DomainName) -> Result<String, DomainCa
         .map_err(|source| DomainCaError::Make { domain: domain.clone(), source })
 }
 
-fn encode(key: &PrivateKey, domain: &DomainName) -> Result<Secret, DomainCaError> {
+fn encode(key: &PrivateKey, life: &Life) -> Result<Secret, DomainCaError> {
+    let domain = &life.name;
     let private = key
         .to_openssh(LineEnding::LF)
         .map_err(|source| DomainCaError::Make { domain: domain.clone(), source })?;
     let public = public_text(key, domain)?;
     Ok(Secret {
-        metadata: ObjectMeta { name: Some(secret_name(domain)), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(secret_name(domain)),
+            annotations: Some([(DOMAIN_UID.to_owned(), life.uid.clone())].into()),
+            // With the Domain goes its authority, also when the hub does not see it go.
+            owner_references: Some(vec![OwnerReference {
+                api_version: API_VERSION.to_owned(),
+                kind: "Domain".to_owned(),
+                name: domain.to_string(),
+                uid: life.uid.clone(),
+                ..OwnerReference::default()
+            }]),
+            ..ObjectMeta::default()
+        },
         type_: Some(TYPE.to_owned()),
         data: Some(BTreeMap::from([
             (PRIVATE.to_owned(), ByteString(private.as_bytes().to_vec())),
@@ -273,7 +334,11 @@ mod tests {
     fn an_authority_survives_its_secret() {
         let domain: DomainName = "d".parse().unwrap();
         let ca = make(&domain).unwrap();
-        let secret = encode(&ca, &domain).unwrap();
+        let life = Life { name: domain.clone(), uid: "1".to_owned() };
+        let secret = encode(&ca, &life).unwrap();
         assert_eq!(decode(&secret, &domain).unwrap().public_key(), ca.public_key());
+        assert!(is_of(&secret, &life));
+        assert!(!is_of(&secret, &Life { uid: "2".to_owned(), ..life.clone() }), "a later Domain's");
+        assert!(!is_of(&Secret::default(), &life), "nobody's");
     }
 }

@@ -21,6 +21,7 @@ use crate::{
     machines::{self, Claim, MachineError, word},
     policy::{Body, machine_of},
     refuse::Refused,
+    standing::Member,
     tokens::TokenError,
 };
 
@@ -64,6 +65,7 @@ pub(crate) async fn enroll(
         inner.tokens.redeem(&token).await.map_err(token_refusal)?;
     }
     inner.machines.take(role, &machine, key, &token.id).await.map_err(machine_refusal)?;
+    inner.standing.knows(&Member::new(role, &machine, key)).await;
     ensure_namespace(&inner.client, &machine.cluster.namespace(), Some(&machine.cluster))
         .await
         .map_err(|e| Refused::internal("creating the site's namespace", &e))?;

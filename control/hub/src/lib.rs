@@ -18,6 +18,7 @@ mod push;
 mod refuse;
 mod relay;
 mod sessions;
+mod standing;
 mod tokens;
 mod watch;
 
@@ -34,11 +35,12 @@ pub use logs::{LogError, LogQuery};
 pub use network::{Network, NetworkDomain, diff};
 pub use policy::{Policy, routes};
 pub use sessions::SessionError;
+pub use standing::Member;
 pub use watch::WatchError;
 
 use crate::{
     domain_ca::DomainAuthorities, machines::Machines, network::Published, sessions::Sessions,
-    tokens::Tokens,
+    standing::Standing, tokens::Tokens,
 };
 
 /// Who is at the other end of a connection; the server's accept loop puts it into each request's
@@ -82,6 +84,7 @@ struct Inner {
     tokens: Tokens,
     machines: Machines,
     sessions: Sessions,
+    standing: Standing,
     domains: DomainAuthorities,
     network: Published,
     tickets: carriers::Tickets,
@@ -103,6 +106,7 @@ impl Hub {
                 tokens: Tokens::new(client.clone()),
                 machines: Machines::new(client.clone()),
                 sessions: Sessions::default(),
+                standing: Standing::default(),
                 domains: DomainAuthorities::new(client.clone()),
                 network: Published::default(),
                 tickets: carriers::Tickets::default(),
@@ -124,7 +128,7 @@ impl Hub {
         routes().into_router(self.clone())
     }
 
-    /// Watches Domains and Pods and publishes routes until `stop`. The error means that the API
+    /// Watches Domains, Pods and machine records, publishes routes and knows who stands, until `stop`. The error means that the API
     /// server's objects cannot be had at all.
     pub async fn run(&self, stop: CancellationToken) -> Result<(), WatchError> {
         watch::run(self, stop).await

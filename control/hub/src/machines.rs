@@ -1,7 +1,8 @@
 //! Which key holds which machine's name: one ConfigMap per enrolled machine in `rlark-system`.
 //!
 //! While a record stands and its certificate lives, nobody else can take the name. Deleting the
-//! record frees the name and ends the machine's right to renew.
+//! record frees the name and ends all that the machine's certificate was good for, at once: see
+//! [`crate::standing`].
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +10,7 @@ use std::{
 };
 
 use control_api::{ids::NodeRef, labels::SYSTEM_NAMESPACE, session::MachineRole};
-use control_identity::{KeyHash, ca::MACHINE_LIFE, peer::Peer};
+use control_identity::{KeyHash, ca::MACHINE_LIFE};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client,
@@ -34,6 +35,9 @@ pub(crate) enum MachineError {
         source: Box<kube::Error>,
     },
 }
+
+/// Label of the records: the machine's role.
+pub(crate) const ROLE_LABEL: &str = "rlark.io/machine-role";
 
 /// What a record says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,16 +131,6 @@ impl Machines {
         }
     }
 
-    /// Whether the holder of a certificate still holds its name.
-    pub(crate) async fn holds(&self, peer: &Peer) -> Result<(), MachineError> {
-        let Some((role, machine)) = peer.machine() else { return Ok(()) };
-        match self.load(role, machine).await?.as_ref().and_then(decode) {
-            Some(record) if record.key == peer.key.to_string() => Ok(()),
-            Some(_) => Err(taken(role, machine)),
-            None => Err(MachineError::Removed { role: word(role), machine: machine.clone() }),
-        }
-    }
-
     async fn load(
         &self,
         role: MachineRole,
@@ -168,7 +162,7 @@ impl Machines {
                 self.api.replace(&name, &params, &map).await
             }
             None => {
-                let label = ("rlark.io/machine-role".to_owned(), word(role).to_owned());
+                let label = (ROLE_LABEL.to_owned(), word(role).to_owned());
                 let map = ConfigMap {
                     metadata: ObjectMeta {
                         name: Some(name.clone()),
@@ -210,7 +204,7 @@ pub(crate) fn word(role: MachineRole) -> &'static str {
 
 /// A cluster has no dots, so the parts cannot run together. Names that would be too long for an
 /// object are hashed.
-fn record_name(role: MachineRole, machine: &NodeRef) -> String {
+pub(crate) fn record_name(role: MachineRole, machine: &NodeRef) -> String {
     let plain = format!("machine.{}.{}.{}", word(role), machine.cluster, machine.node);
     if plain.len() <= 253 {
         return plain;
@@ -233,10 +227,15 @@ fn encode(record: &Record, role: MachineRole, machine: &NodeRef) -> BTreeMap<Str
     ])
 }
 
+/// The hash of the key that a record is for.
+pub(crate) fn key_of(map: &ConfigMap) -> Option<&str> {
+    map.data.as_ref()?.get("keySha256").map(String::as_str)
+}
+
 fn decode(map: &ConfigMap) -> Option<Record> {
     let data = map.data.as_ref()?;
     Some(Record {
-        key: data.get("keySha256")?.clone(),
+        key: key_of(map)?.to_owned(),
         not_after: data.get("notAfter")?.parse().ok()?,
         token: data.get("token").cloned().unwrap_or_default(),
     })

@@ -26,7 +26,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{Hub, carriers::Presented};
+use crate::{Hub, carriers::Presented, standing::Member};
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const TICKET_DIGITS: usize = 64;
@@ -73,8 +73,9 @@ impl Drop for Counted<'_> {
 enum Met {
     /// Refused: unknown, expired, spent.
     Nobody,
-    /// The first end: the partner comes through here, or not until the given moment.
-    Wait(oneshot::Receiver<TcpStream>, Instant),
+    /// The first end: the partner comes through here, or not until the given moment; and whose
+    /// removal ends the pair.
+    Wait(oneshot::Receiver<TcpStream>, Instant, Vec<Member>),
     /// The second end: hand yourself over.
     Partner(oneshot::Sender<TcpStream>),
 }
@@ -90,6 +91,8 @@ enum RelayError {
     Ticket,
     #[error("the other end did not come")]
     Alone,
+    #[error("one of its machines was removed")]
+    Removed,
     #[error("the connection broke")]
     Io(#[from] std::io::Error),
 }
@@ -137,13 +140,18 @@ impl Hub {
         match self.meet(&ticket) {
             Met::Nobody => Err(RelayError::Ticket),
             Met::Partner(partner) => partner.send(stream).map_err(|_gone| RelayError::Alone),
-            Met::Wait(partner, until) => {
+            Met::Wait(partner, until, ends) => {
                 let mut partner = self.wait(&ticket, partner, &stream, until).await?;
                 drop(counted);
                 let _paired = Counted::new(&relay.paired);
                 join(&mut stream, &mut partner).await?;
                 let meter = Meter::default();
-                let end = splice::join(stream, partner, &meter).await;
+                let end = tokio::select! {
+                    end = splice::join(stream, partner, &meter) => end,
+                    () = self.removal_of_any(&ends) => {
+                        return Err(RelayError::Removed);
+                    }
+                };
                 let (there, back) =
                     (meter.a_to_b.load(Ordering::Relaxed), meter.b_to_a.load(Ordering::Relaxed));
                 tracing::debug!(?end, there, back, "relayed carrier ended");
@@ -158,12 +166,22 @@ impl Hub {
         let mut waiting = self.inner.relay.waiting();
         match self.inner.tickets.present(ticket, Instant::now()) {
             Presented::Refused => Met::Nobody,
-            Presented::First(until) => {
+            Presented::First(until, ends) => {
                 let (sender, receiver) = oneshot::channel();
                 waiting.insert(ticket.to_owned(), sender);
-                Met::Wait(receiver, until)
+                Met::Wait(receiver, until, ends)
             }
             Presented::Second => waiting.remove(ticket).map_or(Met::Nobody, Met::Partner),
+        }
+    }
+
+    async fn removal_of_any(&self, ends: &[Member]) {
+        match ends {
+            [] => std::future::pending().await,
+            ends => {
+                let removals = ends.iter().map(|end| Box::pin(self.removal(end)));
+                futures::future::select_all(removals).await;
+            }
         }
     }
 

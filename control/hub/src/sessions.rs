@@ -31,11 +31,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    Hub,
-    machines::{MachineError, word},
-    push,
-};
+use crate::{Hub, machines::word, push, standing::Member};
 
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,8 +46,8 @@ pub enum SessionError {
     NotAMachine { user: String },
     #[error("{role} {machine} has a session with another key")]
     OtherKey { role: &'static str, machine: NodeRef },
-    #[error("{0}")]
-    Refused(String),
+    #[error("machine-removed: {0}")]
+    Removed(String),
     #[error("the session of {machine} failed")]
     Http {
         machine: NodeRef,
@@ -153,6 +149,12 @@ impl Sessions {
         let mut nodes: Vec<NodeRef> = nodes.map(|(_, n)| n.clone()).collect();
         nodes.sort();
         nodes
+    }
+
+    /// The data path of `node` as it is connected now.
+    pub(crate) fn node_member(&self, node: &NodeRef) -> Option<Member> {
+        let key = (MachineRole::Node, node.clone());
+        self.lock().get(&key).map(|live| Member::new(MachineRole::Node, node, live.key))
     }
 
     /// The agent that runs pods on `node` of `cluster`: the one of that machine, else any of the
@@ -265,13 +267,9 @@ impl Hub {
             return Err(not_a_machine());
         }
         let (role, machine) = peer.machine().ok_or_else(not_a_machine)?;
-        match self.inner.machines.holds(&peer).await {
-            Ok(()) => {}
-            Err(e @ (MachineError::NameTaken { .. } | MachineError::Removed { .. })) => {
-                return Err(SessionError::Refused(e.to_string()));
-            }
-            // The store is in trouble; the certificate is good.
-            Err(error) => tracing::warn!(%error, "cannot look up a machine's record"),
+        let member = Member::of(&peer).ok_or_else(not_a_machine)?;
+        if !self.admits(&member).await {
+            return Err(SessionError::Removed(member.removed()));
         }
         let http = |source| SessionError::Http { machine: machine.clone(), source };
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
@@ -304,6 +302,7 @@ impl Hub {
             end = connection => end.map_err(http),
             () = pushing => Ok(()),
             () = close.cancelled() => Ok(()),
+            () = self.removal(&member) => Err(SessionError::Removed(member.removed())),
             () = stop.cancelled() => Ok(()),
         };
         self.inner.sessions.remove(role, machine, id);

@@ -1,4 +1,4 @@
-//! Feeds the table of virtual networks from the Domain and Pod objects.
+//! Feeds the table of virtual networks from the Domain and Pod objects, and runs the hub's watches.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use kube::{
 use tokio::{sync::Notify, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Hub, enrol::ensure_namespace, network::Network};
+use crate::{Hub, enrol::ensure_namespace, network::Network, standing};
 
 /// Several objects change together (a Job starts); one table serves them all. Short, because pods
 /// wait for it before they start.
@@ -47,6 +47,7 @@ pub(crate) async fn run(hub: &Hub, stop: CancellationToken) -> Result<(), WatchE
         () = stop.cancelled() => Ok(()),
         Some(ended) = tasks.join_next() => Err(WatchError::Ended(ended.unwrap_or("objects"))),
         () = publish(hub, &domains, &pods, &changed) => Ok(()),
+        () = standing::follow(hub, client.clone()) => Err(WatchError::Ended("machine records")),
     }
 }
 

@@ -4,6 +4,7 @@
 //! The server uses [`ca`], [`peer`], [`tls`], [`token`] and [`rbac`]; `rlark-agent` and
 //! `rlark-node` use [`machine`] and [`session`]; the CLI uses [`client`].
 
+mod agent;
 pub mod authorize;
 pub mod ca;
 pub mod client;

@@ -9,7 +9,8 @@ use control_api::ids::ClusterId;
 use serde::Deserialize;
 
 use crate::{
-    authorize::{Attributes, Authorizer, Decision},
+    agent,
+    authorize::{Attributes, Authorizer, Decision, Refused, Write},
     principal::Principal,
 };
 
@@ -160,35 +161,59 @@ impl Authorizer for Rbac {
     fn authorize(&self, who: &Principal, what: &Attributes<'_>) -> Decision {
         let allowed = match who {
             Principal::Admin { .. } => true,
-            Principal::Agent(n) => agent_may(&n.cluster, what),
+            Principal::Agent(n) => agent_may(&n.cluster, what) || is_about_oneself(what),
             // The data path gets its routes in its session and needs nothing here.
             Principal::Node(_) => false,
             Principal::User { name, groups } if groups.iter().any(|g| g == "system:masters") => {
                 tracing::debug!(user = name, "allowed as a member of system:masters");
                 true
             }
-            Principal::User { name, .. } => self.snapshot.load().allows(name, &who.groups(), what),
+            Principal::User { name, .. } => {
+                is_about_oneself(what) || self.snapshot.load().allows(name, &who.groups(), what)
+            }
             // Discovery and health are no resources; the API server serves them to anybody.
             Principal::Anonymous => false,
         };
         if allowed { Decision::Allow } else { Decision::Deny(refusal(who)) }
     }
+
+    fn admit(&self, who: &Principal, write: &Write<'_>) -> Result<(), Refused> {
+        match who {
+            Principal::Agent(machine) => agent::check(machine, write),
+            _ => Ok(()),
+        }
+    }
 }
 
-/// What an agent may do, all of it in the namespace of its own site.
+/// Questions of callers about themselves (`kubectl auth whoami`, `can-i`): Kubernetes' role
+/// `system:basic-user`.
+fn is_about_oneself(what: &Attributes<'_>) -> bool {
+    what.verb == "create"
+        && what.subresource.is_empty()
+        && matches!(
+            (what.group, what.resource),
+            ("authorization.k8s.io", "selfsubjectaccessreviews" | "selfsubjectrulesreviews")
+                | ("authentication.k8s.io", "selfsubjectreviews")
+        )
+}
+
+/// Which verbs an agent has, all of them in the namespace of its own site. What it may write is in
+/// [`agent`].
 fn agent_may(cluster: &ClusterId, what: &Attributes<'_>) -> bool {
     const READ: &[&str] = &["get", "list", "watch"];
     const EDIT: &[&str] = &["get", "list", "watch", "update", "patch"];
+    const MAKE: &[&str] = &["get", "list", "watch", "create", "update", "patch"];
     const OWN: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete"];
     if what.namespace != cluster.namespace() {
         return false;
     }
     let verbs = match (what.group, what.resource, what.subresource) {
-        ("rlinf.io", "nodes" | "pods", "") => OWN,
+        ("rlinf.io", "pods", "") => OWN,
+        // Deleting its Node would undo a cordon.
+        ("rlinf.io", "nodes", "") | ("coordination.k8s.io", "leases", "") => MAKE,
         ("rlinf.io", "tasks" | "addons", "")
         | ("rlinf.io", "nodes" | "pods" | "tasks" | "addons", "status") => EDIT,
         ("rlinf.io", "domainpeers", "") => READ,
-        ("coordination.k8s.io", "leases", "") => OWN,
         ("" | "events.k8s.io", "events", "") => &["create", "update", "patch"],
         _ => return false,
     };
@@ -248,6 +273,13 @@ mod tests {
         assert!(!allowed(&rbac, &Principal::Node("site-a/n1".parse().unwrap()), &what));
         assert!(!allowed(&rbac, &Principal::Anonymous, &what));
         assert!(!allowed(&rbac, &user("eve"), &what));
+        let oneself = ask("create", "authorization.k8s.io", "selfsubjectaccessreviews", "");
+        assert!(
+            allowed(&rbac, &user("eve"), &oneself)
+                && !allowed(&rbac, &Principal::Anonymous, &oneself)
+        );
+        let token = ask("create", "authentication.k8s.io", "tokenreviews", "");
+        assert!(!allowed(&rbac, &user("eve"), &token));
         assert!(allowed(&rbac, &Principal::Admin { name: "root".to_owned() }, &what));
     }
 

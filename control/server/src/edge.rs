@@ -2,9 +2,13 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{Router, extract::Request};
-use control_api::session::SESSION_ALPN;
-use control_hub::{Caller, Hub};
+use axum::{
+    Router,
+    extract::Request,
+    response::{IntoResponse as _, Response},
+};
+use control_api::session::{SESSION_ALPN, hub::ENROLL};
+use control_hub::{Caller, Hub, Member};
 use control_identity::{peer::Peer, principal::Principal};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -120,10 +124,20 @@ impl Edge {
 
     async fn requests(self, stream: TlsStream<TcpStream>, caller: Caller, stop: CancellationToken) {
         let principal = principal_of(&caller);
-        let app = self.app.map_request(move |mut request: Request<hyper::body::Incoming>| {
+        let member = caller.peer.as_ref().and_then(Member::of);
+        let (hub, inner, standing) = (self.hub.clone(), self.app, member.clone());
+        let app = tower::service_fn(move |mut request: Request<hyper::body::Incoming>| {
             request.extensions_mut().insert(caller.clone());
             request.extensions_mut().insert(principal.clone());
-            request.map(axum::body::Body::new)
+            let (hub, inner, standing) = (hub.clone(), inner.clone(), standing.clone());
+            async move {
+                if let Some(member) = standing.filter(|_| request.uri().path() != ENROLL)
+                    && !hub.admits(&member).await
+                {
+                    return Ok(removed(&member));
+                }
+                inner.oneshot(request.map(axum::body::Body::new)).await
+            }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE);
@@ -136,8 +150,17 @@ impl Edge {
         // With upgrades: exec and port forwarding need them.
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         tokio::pin!(connection);
+        let removal = async {
+            match &member {
+                // A first call in vain is answered; from then on, and for open watches, the end is
+                // the connection's.
+                Some(member) if self.hub.admits(member).await => self.hub.removal(member).await,
+                _ => std::future::pending().await,
+            }
+        };
         let end = tokio::select! {
             end = connection.as_mut() => end,
+            () = removal => return tracing::info!("connection of a removed machine closed"),
             () = stop.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 match timeout(DRAIN / 2, connection).await {
@@ -150,6 +173,16 @@ impl Edge {
             tracing::debug!(%error, "connection ended");
         }
     }
+}
+
+/// The answer to a machine that does not stand: a Kubernetes Status, which is a refusal of the hub
+/// as well (`reason` and `message`).
+fn removed(member: &Member) -> Response {
+    let status = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": member.removed(), "reason": "machine-removed", "code": 403,
+    });
+    (http::StatusCode::FORBIDDEN, axum::Json(status)).into_response()
 }
 
 /// The verified client certificate's content.

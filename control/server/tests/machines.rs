@@ -53,6 +53,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+#[path = "machines/access.rs"]
+mod access;
+#[path = "machines/removal.rs"]
+mod removal;
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running server and what a test needs of it.
@@ -116,7 +121,11 @@ impl Lab {
     }
 
     async fn node(&self, cluster: &str, name: &str) -> Identity {
-        let config = self.machine(&format!("{cluster}-{name}"), MachineRole::Node, name);
+        self.enrolled(MachineRole::Node, cluster, name).await
+    }
+
+    async fn enrolled(&self, role: MachineRole, cluster: &str, name: &str) -> Identity {
+        let config = self.machine(&format!("{cluster}-{name}-{role:?}"), role, name);
         Identity::open(&config, Some(&self.token(cluster, 60, 1).await)).await.unwrap()
     }
 
@@ -362,7 +371,6 @@ async fn place(lab: &Lab, cluster: &str, uid: &str, name: &str) {
         task_name: name.to_owned(),
         pod_namespace: "rlark-system".to_owned(),
         pod_name: name.to_owned(),
-        ..PodSpec::default()
     };
     pods.create(&PostParams::default(), &Pod::new(uid, spec)).await.unwrap();
     let status = PodStatus {
@@ -436,6 +444,17 @@ async fn two_nodes_of_a_domain_meet_on_the_relay_and_a_third_does_not() {
     carries_64_mib(&mut one, &mut two).await;
     drop(one);
     assert_eq!(two.read(&mut [0; 1]).await.unwrap(), 0);
+
+    // What was given to a machine ends with it.
+    let ticket: CarrierTicket =
+        a.identity.http_client().post(hub::CARRIERS, &ask("site-b/n1")).await.unwrap();
+    let dial = timeout(PATIENCE, b.dials.recv()).await.unwrap().unwrap();
+    let (mut one, _two) =
+        tokio::join!(relay(lab.relay, &ticket.ticket), relay(lab.relay, &dial.ticket.ticket));
+    let records: Api<ConfigMap> = Api::namespaced(lab.client.clone(), "rlark-system");
+    records.delete("machine.node.site-b.n1", &DeleteParams::default()).await.unwrap();
+    let end = timeout(removal::AT_ONCE, one.read(&mut [0; 1])).await.unwrap();
+    assert!(matches!(end, Ok(0) | Err(_)));
     for node in [&a, &b, &c] {
         node.stop.cancel();
     }

@@ -1,6 +1,7 @@
 //! What a pod sees of the machine's files: everything, read-only, but for its own working
-//! directory and `/tmp`, with its own `/proc`, `/sys`, `/etc/hosts`, and without this runtime's
-//! directories (other pods, keys). Devices stay usable: they are what robots are for.
+//! directory and `/tmp`, with its own `/proc`, `/sys`, `/etc/hosts` and terminals, and without this
+//! runtime's directories (other pods, keys) and the machine's secrets ([`super::secrets`]). Devices
+//! stay usable: they are what robots are for. Disks do not: all of the above lies on them.
 //!
 //! Runs in a new mount namespace, so nothing has to be undone.
 
@@ -17,7 +18,7 @@ use rustix::mount::{
 
 use super::{
     layout::{PodDir, PodRecord},
-    mountinfo,
+    mountinfo, secrets,
 };
 
 /// Hidden behind a file system of the pod's own that holds the two directories below.
@@ -40,9 +41,11 @@ pub(crate) fn set_up(dir: &PodDir, record: &PodRecord) -> io::Result<()> {
     // Opened before they are hidden; a descriptor can be mounted from wherever it was.
     let sources = Sources::open(dir, record)?;
     make_read_only()?;
-    for hidden in &record.hidden {
+    let secrets = secrets::of_this_machine().map_err(at("look for secrets on", "this machine"))?;
+    for hidden in record.hidden.iter().chain(&secrets) {
         hide(hidden)?;
     }
+    own_terminals()?;
     empty(Path::new(OWN))?;
     for target in [BIN, WORK] {
         fs::create_dir(target).map_err(at("create", target))?;
@@ -90,13 +93,31 @@ fn bind(source: &File, target: &str, flags: MountFlags) -> io::Result<()> {
     mount_remount(target, MountFlags::BIND | flags, c"").map_err(at("remount", target))
 }
 
-/// What is not there (any more: its parent may be hidden) needs no hiding.
+/// What is not there (any more: its parent may be hidden) needs no hiding. A link is followed: what
+/// it leads to is what must not be seen.
 fn hide(target: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(target) {
-        Ok(m) if m.is_dir() => empty(target),
-        Ok(_) => mount_bind("/dev/null", target).map_err(at("hide", target)),
+    let Ok(target) = fs::canonicalize(target) else { return Ok(()) };
+    match fs::metadata(&target) {
+        Ok(m) if m.is_dir() => empty(&target),
+        Ok(_) => mount_bind("/dev/null", &target).map_err(at("hide", &target)),
         Err(_) => Ok(()),
     }
+}
+
+/// Terminals of the pod's own; those of people who are logged in are nobody else's to read.
+fn own_terminals() -> io::Result<()> {
+    const TERMINALS: &str = "/dev/pts";
+    if !Path::new(TERMINALS).is_dir() || !Path::new("/dev/ptmx").exists() {
+        return Ok(());
+    }
+    let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+    let options = c"newinstance,ptmxmode=0666,mode=620,gid=5";
+    mount("devpts", TERMINALS, "devpts", flags, options).map_err(at("mount", TERMINALS))?;
+    // Where it is a link it leads to the new instance already.
+    if fs::symlink_metadata("/dev/ptmx").is_ok_and(|m| m.file_type().is_symlink()) {
+        return Ok(());
+    }
+    mount_bind("/dev/pts/ptmx", "/dev/ptmx").map_err(at("bind", "/dev/ptmx"))
 }
 
 fn empty(target: &Path) -> io::Result<()> {

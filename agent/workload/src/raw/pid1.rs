@@ -24,13 +24,13 @@ use super::{
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What root in a pod may do: what container engines allow, and real-time scheduling and locked
-/// memory, which robot controllers need. No mounting, no other namespaces, no kernel modules.
-const KEPT: [CapabilitySet; 16] = [
+/// memory, which robot controllers need. No mounting, no other namespaces, no kernel modules, and no
+/// device nodes: one could be made for the machine's disk.
+const KEPT: [CapabilitySet; 15] = [
     CapabilitySet::CHOWN,
     CapabilitySet::DAC_OVERRIDE,
     CapabilitySet::FSETID,
     CapabilitySet::FOWNER,
-    CapabilitySet::MKNOD,
     CapabilitySet::NET_RAW,
     CapabilitySet::SETGID,
     CapabilitySet::SETUID,

@@ -9,9 +9,11 @@ use control_store::{Key, Object, Precondition, WriteError};
 use serde_json::{Map, Value, json};
 
 use super::update::ATTEMPTS;
+use crate::access;
 use crate::admission::text;
 use crate::builtin::PERMANENT;
 use crate::context::{Call, Selection};
+use crate::convert;
 use crate::crd::{self, CLEANUP_FINALIZER};
 use crate::negotiate;
 use crate::proto;
@@ -132,6 +134,10 @@ impl Deleted {
 pub(super) async fn delete(call: &Call<'_>) -> Result<Response<Body>, ApiError> {
     let options = DeleteOptions::of(call)?;
     let resource = &call.resource;
+    if let Some(old) = call.inner.workspace.latest(&call.key()) {
+        let old = convert::served(resource, &old.value);
+        access::admit(call, call.name(), Some(&old), None)?;
+    }
     let deleted = delete_one(call.inner, resource, &call.key(), &options).await?;
     match &deleted {
         Deleted::Marked(object) => render::object(call, StatusCode::OK, object),
@@ -163,6 +169,8 @@ pub(super) async fn delete_collection(call: &Call<'_>) -> Result<Response<Body>,
     });
     let mut deleted = Vec::with_capacity(page.objects.len());
     for object in &page.objects {
+        let old = convert::served(&call.resource, &object.value);
+        access::admit(call, object.key.name(), Some(&old), None)?;
         match delete_one(call.inner, &call.resource, &object.key, &options).await {
             Ok(done) => deleted.push(Arc::clone(done.object())),
             Err(ApiError::NotFound { .. }) => {}

@@ -53,9 +53,12 @@ fn rewrite(schema: &Value, prefix: &str) -> Value {
                         reference
                     }
                 }
-                None => Value::Object(
-                    map.iter().map(|(k, v)| (k.clone(), rewrite(v, prefix))).collect(),
-                ),
+                None => {
+                    let mut node: Map<String, Value> =
+                        map.iter().map(|(k, v)| (k.clone(), rewrite(v, prefix))).collect();
+                    without_metadata(&mut node);
+                    Value::Object(node)
+                }
             }
         }
         Value::Array(list) => list.iter().map(|v| rewrite(v, prefix)).collect(),
@@ -107,8 +110,16 @@ fn resolve(schema: &Value, definitions: &Map<String, Value>, stack: &mut Vec<Str
     if open {
         node.insert("x-kubernetes-preserve-unknown-fields".to_owned(), Value::Bool(true));
     }
+    without_metadata(&mut node);
+    Value::Object(node)
+}
+
+/// Kubernetes fills it in where it is not given: a review needs none.
+fn without_metadata(node: &mut Map<String, Value>) {
     if let Some(required) = node.get_mut("required").and_then(Value::as_array_mut) {
         required.retain(|name| name != "metadata");
+        if required.is_empty() {
+            node.remove("required");
+        }
     }
-    Value::Object(node)
 }
