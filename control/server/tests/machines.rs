@@ -362,7 +362,6 @@ async fn place(lab: &Lab, cluster: &str, uid: &str, name: &str) {
         task_name: name.to_owned(),
         pod_namespace: "rlark-system".to_owned(),
         pod_name: name.to_owned(),
-        ..PodSpec::default()
     };
     pods.create(&PostParams::default(), &Pod::new(uid, spec)).await.unwrap();
     let status = PodStatus {

@@ -15,7 +15,7 @@ const OBJECTS: usize = 50;
 
 fn manifest(round: &str) -> String {
     let object = |n: usize| {
-        if n % 2 == 0 {
+        if n.is_multiple_of(2) {
             format!(
                 "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {round}-{n}}}\ndata: {{n: \"{n}\"}}\n---\n"
             )
