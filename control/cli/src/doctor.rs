@@ -190,8 +190,11 @@ async fn prove(server: &Server, from: &str, to: &str, port: u16) -> Result<ExitC
     let mut report = Report::default();
     if from.spec.domain.is_empty() || from.spec.domain != to.spec.domain {
         let detail = format!(
-            "{} is in Domain {:?}, {} in {:?}: only pods of one Domain reach each other",
-            from.spec.pod_name, from.spec.domain, to.spec.pod_name, to.spec.domain
+            "{} is in {}, {} in {}: only pods of one Domain reach each other",
+            from.spec.pod_name,
+            domain_of(from),
+            to.spec.pod_name,
+            domain_of(to)
         );
         report.check(false, "domain", &detail)?;
         return Ok(report.end());
@@ -214,6 +217,11 @@ async fn prove(server: &Server, from: &str, to: &str, port: u16) -> Result<ExitC
         }
     }
     Ok(report.end())
+}
+
+fn domain_of(pod: &Pod) -> String {
+    let name = &pod.spec.domain;
+    if name.is_empty() { "no Domain".to_owned() } else { format!("Domain {name}") }
 }
 
 /// By pod name, uid or task name; live pods first, the youngest of them.

@@ -63,9 +63,11 @@ pub(crate) async fn reconcile(
     let name = names::of_domain(&domain);
     let pods = ctx.stores.pods.state_filter(|p| p.spec.domain == name && is_entitled(p, &ctx));
     let mut new = domain.status.clone().unwrap_or_default();
-    let cidr = match cidr_of(&domain) {
-        Ok(cidr) => cidr,
-        Err(message) => {
+    let (cidr, fault) = match (cidr_of(&domain), new.cidr.parse::<Cidr>()) {
+        (Ok(cidr), _) => (cidr, None),
+        // A slip in an edit must not take the network from the pods that run.
+        (Err(message), Ok(last)) => (last, Some(format!("{message}; {last} stays in use"))),
+        (Err(message), Err(_none_yet)) => {
             report(&domain, &mut new, Finding::no(READY, "InvalidCIDR", message), &ctx).await?;
             return Ok(Action::await_change());
         }
@@ -75,8 +77,12 @@ pub(crate) async fn reconcile(
         ctx.stores.tasks.get(&key).and_then(|t| peers::job_of_task(&t))
     });
     let allocated = allocate(&cidr, &claims, &new.ip_allocations);
+    new.cidr = cidr.to_string();
     new.ip_allocations.clone_from(&allocated.allocations);
-    let finding = judge(&domain, &cidr, &allocated, &ctx);
+    let finding = match fault {
+        Some(message) => Finding::no(READY, "InvalidCIDR", message),
+        None => judge(&domain, &cidr, &allocated, &ctx),
+    };
     report(&domain, &mut new, finding, &ctx).await?;
     peers_of(&domain, &cidr, &pods, &allocated, &ctx).await
 }

@@ -186,7 +186,8 @@ fn connect(caches: &mut Caches, queues: &Queues, stores: &Stores) {
     let q = queues;
     caches.domains.feeds(&q.domains.tx, triggers::itself);
     caches.domains.feeds(&q.domains.tx, triggers::other_domains(stores.domains.clone()));
-    caches.domains.feeds(&q.jobs.tx, triggers::jobs_of_domain(stores.jobs.clone()));
+    let jobs_of_domain = triggers::jobs_of_domain(stores.jobs.clone(), stores.domains.clone());
+    caches.domains.feeds(&q.jobs.tx, jobs_of_domain);
     caches.peers.feeds(&q.domains.tx, triggers::domain_of_peer);
     caches.nodes.feeds(&q.nodes.tx, triggers::itself);
     caches.nodes.feeds(&q.jobs.tx, triggers::waiting_jobs(stores.jobs.clone()));

@@ -50,12 +50,16 @@ pub(crate) fn workflow_of_job(job: &Job) -> Vec<ObjectRef<Workflow>> {
     names.iter().map(|n| ObjectRef::new(n)).collect()
 }
 
+fn is_active(job: &Job) -> bool {
+    let phase = job.status.as_ref().and_then(|s| s.phase.as_ref());
+    matches!(phase, None | Some(JobPhase::Pending | JobPhase::Running))
+}
+
 /// Whether a Job has tasks that have no place.
 fn waits(job: &Job) -> bool {
-    let Some(status) = &job.status else { return true };
-    let active = matches!(status.phase, None | Some(JobPhase::Pending | JobPhase::Running));
-    let placed = status.conditions.iter().find(|c| c.type_ == control_plan::job::PLACED);
-    active && placed.is_none_or(|c| c.status != "True")
+    let conditions = job.status.iter().flat_map(|s| &s.conditions);
+    let placed = conditions.into_iter().find(|c| c.type_ == control_plan::job::PLACED);
+    is_active(job) && placed.is_none_or(|c| c.status != "True")
 }
 
 /// A Node that appears or changes may be the place that Jobs wait for.
@@ -63,13 +67,17 @@ pub(crate) fn waiting_jobs(jobs: Store<Job>) -> impl Fn(&Node) -> Vec<ObjectRef<
     move |_| jobs.state().iter().filter(|j| waits(j)).map(|j| ObjectRef::from_obj(&**j)).collect()
 }
 
-/// A Domain that appears may be the one that Jobs wait for.
-pub(crate) fn jobs_of_domain(jobs: Store<Job>) -> impl Fn(&Domain) -> Vec<ObjectRef<Job>> {
+/// A Domain that appears may be the one that Jobs wait for; one that has gone is missed by all.
+pub(crate) fn jobs_of_domain(
+    jobs: Store<Job>,
+    domains: Store<Domain>,
+) -> impl Fn(&Domain) -> Vec<ObjectRef<Job>> {
     move |domain| {
         let name = text(domain.metadata.name.as_ref());
+        let gone = domains.get(&ObjectRef::from_obj(domain)).is_none();
         jobs.state()
             .iter()
-            .filter(|j| j.spec.domain == name && waits(j))
+            .filter(|j| j.spec.domain == name && (waits(j) || gone && is_active(j)))
             .map(|j| ObjectRef::from_obj(&**j))
             .collect()
     }

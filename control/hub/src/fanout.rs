@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use axum::{Json, extract::State};
 use control_api::{
-    ids::NodeRef,
+    ids::{DomainName, NodeRef},
     session::{Flow, MachineSession, NodeFlows, ProbeHop, ProbeReport, ProbeRequest, machine},
+    v1alpha1::{Pod, PodPhase},
 };
 use futures::{StreamExt as _, stream};
 use http::{Method, StatusCode};
+use kube::{Api, api::ListParams};
 use serde::Deserialize;
 
 use crate::{Hub, policy::Body, refuse::Refused, sessions::CallError};
@@ -67,10 +69,10 @@ pub(crate) async fn probe(
     };
     let member = |pod: &str| network.find(domain, pod);
     let Some(from) = member(&request.from) else {
-        return failed("membership", format!("{} is no live pod of Domain {domain}", request.from));
+        return failed("membership", why_no_member(&hub, domain, &request.from).await);
     };
     let Some(to) = member(&request.to) else {
-        return failed("membership", format!("{} is no live pod of Domain {domain}", request.to));
+        return failed("membership", why_no_member(&hub, domain, &request.to).await);
     };
     let joined = |m: &control_api::session::Member| format!("{} is {} on {}", m.pod, m.vip, m.node);
     let mut hops = vec![ProbeHop {
@@ -96,4 +98,66 @@ pub(crate) async fn probe(
         Err(e) => return Err(Refused::internal("asking a node for a proof", &e)),
     }
     Ok(Json(ProbeReport { hops }))
+}
+
+/// Why a pod, by name or uid, has no address in a Domain; in the names that people know.
+async fn why_no_member(hub: &Hub, domain: &DomainName, pod: &str) -> String {
+    let api: Api<Pod> = Api::all(hub.inner.client.clone());
+    match api.list(&ListParams::default()).await {
+        Ok(all) => explain(&all.items, domain, pod),
+        Err(error) => {
+            tracing::warn!(%error, "listing the pods for a proof failed");
+            format!("{pod} is no pod with an address in Domain {domain}")
+        }
+    }
+}
+
+fn explain(all: &[Pod], domain: &DomainName, wanted: &str) -> String {
+    let mut named: Vec<&Pod> = all
+        .iter()
+        .filter(|p| p.metadata.name.as_deref() == Some(wanted) || p.spec.pod_name == wanted)
+        .collect();
+    // One that could have an address explains more than one that could not.
+    named.sort_by_key(|p| p.spec.domain != domain.as_str());
+    let Some(pod) = named.first() else { return format!("there is no pod {wanted}") };
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_ref());
+    let name = &pod.spec.pod_name;
+    match phase {
+        _ if pod.spec.domain != domain.as_str() => {
+            format!("pod {name} is not in Domain {domain}")
+        }
+        Some(PodPhase::Succeeded | PodPhase::Failed) => {
+            let phase = phase.map(ToString::to_string).unwrap_or_default();
+            format!("pod {name} has ended ({phase}) and has no address any more")
+        }
+        _ if pod.metadata.deletion_timestamp.is_some() => format!("pod {name} is being deleted"),
+        _ => format!("pod {name} has no address in Domain {domain} yet"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use control_api::v1alpha1::{PodSpec, PodStatus};
+
+    use super::*;
+
+    #[test]
+    fn a_pod_without_an_address_is_named_and_its_state_is_the_reason() {
+        let pod = |uid: &str, name: &str, domain: &str, phase| {
+            let (pod_name, domain) = (name.to_owned(), domain.to_owned());
+            let mut pod = Pod::new(uid, PodSpec { domain, pod_name, ..PodSpec::default() });
+            pod.status = Some(PodStatus { phase: Some(phase), ..PodStatus::default() });
+            pod
+        };
+        let all = [
+            pod("u1", "over-0", "d", PodPhase::Succeeded),
+            pod("u2", "new-0", "d", PodPhase::Pending),
+            pod("u3", "other-0", "e", PodPhase::Running),
+        ];
+        let domain = "d".parse().unwrap();
+        assert!(explain(&all, &domain, "u1").contains("pod over-0 has ended (Succeeded)"));
+        assert!(explain(&all, &domain, "u2").contains("pod new-0 has no address"));
+        assert!(explain(&all, &domain, "other-0").contains("pod other-0 is not in Domain d"));
+        assert!(explain(&all, &domain, "nobody").contains("there is no pod nobody"));
+    }
 }

@@ -46,7 +46,7 @@ impl Network {
             let hosts = members.iter().map(|m| m.node.clone()).collect();
             let routes = DomainRoutes {
                 name: name.clone(),
-                cidr: domain.spec.cidr.clone(),
+                cidr: cidr_in_use(domain).to_owned(),
                 ssh_ca: ca.clone(),
                 encrypt_within_site: domain.spec.encrypt_within_site.unwrap_or(false),
                 members,
@@ -101,6 +101,12 @@ fn live_pods(pods: &[Arc<Pod>]) -> HashMap<String, &Pod> {
         }
     }
     live
+}
+
+/// The subnet that the allocations are of: an edit of the spec counts once its addresses are given.
+fn cidr_in_use(domain: &Domain) -> &str {
+    let given = domain.status.as_ref().map(|s| s.cidr.as_str()).unwrap_or_default();
+    if given.is_empty() { &domain.spec.cidr } else { given }
 }
 
 fn members(domain: &Domain, live: &HashMap<String, &Pod>) -> Vec<Member> {
@@ -282,6 +288,21 @@ mod tests {
         let next = pod("a", "u2", "actor-0", PodPhase::Pending);
         let network = Network::build(&[allocations], &[over, next], &cas());
         assert_eq!(network.find(&"d".parse().unwrap(), "actor-0").unwrap().uid, "u2");
+    }
+
+    #[test]
+    fn another_subnet_counts_together_with_its_addresses() {
+        let mut edited = domain(&[("10.0.1.2", "rlark-a/rlark-system/actor-0")]);
+        let pods = [pod("a", "u1", "actor-0", PodPhase::Running)];
+        let seen = |d: &Arc<Domain>| {
+            let network = Network::build(&[Arc::clone(d)], &pods, &cas());
+            network.view(&"a/n1".parse().unwrap())[0].cidr.clone()
+        };
+        assert_eq!(seen(&edited), "10.0.1.0/24", "of a status that names none");
+        let domain = Arc::make_mut(&mut edited);
+        domain.spec.cidr = "10.0.2.0/24".to_owned();
+        domain.status.as_mut().unwrap().cidr = "10.0.1.0/24".to_owned();
+        assert_eq!(seen(&edited), "10.0.1.0/24");
     }
 
     #[test]

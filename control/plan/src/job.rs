@@ -270,14 +270,15 @@ fn split<'a>(
 
 /// Places all missing Tasks or none, so that a Job does not hold machines while it waits for others.
 fn create(missing: &[&Template], seen: Observed<'_>) -> Result<Vec<Task>, (&'static str, String)> {
-    if missing.is_empty() {
-        return Ok(Vec::new());
-    }
+    // Also of a Job that runs: its tasks have lost their network, which no Task can say.
     if !seen.domain_exists {
         return Err((
             "DomainNotFound",
             format!("Domain {:?} does not exist", seen.job.spec.domain),
         ));
+    }
+    if missing.is_empty() {
+        return Ok(Vec::new());
     }
     let mut load = Load::of(seen.tasks.iter().map(Arc::as_ref));
     let mut made = Vec::new();

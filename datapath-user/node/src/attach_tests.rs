@@ -255,7 +255,7 @@ async fn a_restarted_node_adopts_its_pods_without_the_hub_and_drops_vanished_one
 }
 
 #[tokio::test]
-async fn a_new_address_moves_the_pod_and_a_withdrawn_one_takes_it_off_the_maps() {
+async fn a_new_address_moves_the_pod_and_a_withdrawn_one_cuts_it_off() {
     let node = Node::new();
     let netns = node.netns("ns", 7);
     node.routes(vec![own()]).await;
@@ -266,11 +266,19 @@ async fn a_new_address_moves_the_pod_and_a_withdrawn_one_takes_it_off_the_maps()
     assert_eq!(node.log(), ["join a 10.2.0.1", "leave a", "join a 10.2.0.9"]);
     node.routes(vec![]).await;
     node.when(|v| v.pods.is_empty()).await;
-    assert!(!node.in_maps(7));
-    assert!(
-        node.kernel.state.lock().unwrap().joined.contains_key("a"),
-        "the guard stays, or the pod's packets would leave for the site's network"
-    );
+    {
+        let state = node.kernel.state.lock().unwrap();
+        assert_eq!(state.maps.pods.get(&7).unwrap().domain, crate::plan::desired::NOWHERE);
+        assert!(state.maps.vips.is_empty());
+        assert!(
+            state.joined.contains_key("a"),
+            "the guard stays, or the pod's packets would leave for the site's network"
+        );
+    }
+    assert!(!fs::read_to_string(node.hosts()).unwrap().contains("10.2.0"));
+    node.routes(vec![member("a", "10.2.0.9", "s1/n1", None)]).await;
+    node.when(|v| v.pods.contains_key("a")).await;
+    assert_eq!(node.log().len(), 3, "it only got its place in the maps again");
 }
 
 #[tokio::test]

@@ -50,13 +50,10 @@ pub fn example() -> Result<String> {
     fs::read_to_string(path).with_context(|| path.to_owned())
 }
 
-/// A copy of a file of `tests/e2e/probe` that pods can see wherever the repository lies: a pod has a
-/// `/tmp` of its own.
+/// A copy of a file of `tests/e2e/probe` that pods can see; it belongs to the lab.
 pub fn probe(p: &Product, name: &str) -> Result<String> {
-    let from = format!("{}/probe/{name}", env!("CARGO_MANIFEST_DIR"));
-    let to = PathBuf::from(format!("/var/tmp/rlark-e2e-{}-{name}", p.lab.id()));
-    fs::copy(&from, &to).with_context(|| from)?;
-    Ok(to.display().to_string())
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("probe").join(name);
+    Ok(p.lab.share(&from)?.display().to_string())
 }
 
 /// A Job in the Domain `two-sites` whose tasks do nothing but stand there: `(name, site)`.

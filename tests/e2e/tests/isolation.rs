@@ -202,3 +202,33 @@ fn a_machines_credential_ends_at_its_site() -> Result<()> {
     };
     run(&mut p).map_err(|e| p.explain(e))
 }
+
+#[test]
+fn a_relay_ticket_opens_one_connection_and_no_second() -> Result<()> {
+    let mut p = test_e2e::two_sites()?;
+    let run = |p: &mut Product| -> Result<()> {
+        let tasks = [("a", "cloud"), ("b", "edge")];
+        p.apply(&(test_e2e::domain("d", "10.98.0.0/24") + &test_e2e::idle_job("j", "d", &tasks)))?;
+        pod(p, 0, "j-a-0")?;
+        pod(p, 1, "j-b-0")?;
+        let edge = p.machines.get(1).context("edge")?;
+        let ask = "{\"domain\":\"d\",\"peer\":\"cloud/gpu-1\",\"lane\":\"interactive\"}";
+        let url = format!("https://{HUB}:8443/hub/v1/carriers");
+        let json = "content-type: application/json";
+        let (ok, said) = api(edge, "rlark-node", &["-X", "POST", "-H", json, "-d", ask, &url])?;
+        let ticket = said.split('"').find(|w| w.len() == 64).unwrap_or_default();
+        ensure!(ok && !ticket.is_empty(), "no ticket: {said}");
+        let (ok, said) =
+            api(edge, "rlark-agent", &["--http1.1", "-X", "POST", "-H", json, "-d", ask, &url])?;
+        ensure!(!ok && said.ends_with("403"), "an agent's: {said}");
+        let code = format!(
+            "import socket\ndef show(t):\n s=socket.create_connection(('{HUB}',7443),5)\n s.sendall(b'RLARK-RELAY/1 '+t+b'\\n')\n try: return s,s.recv(7)\n except OSError as e: return s,b'REFUSED'\nt=b'{ticket}'\na,x=show(t)\nb,y=show(t)\na.close()\nc,z=show(t)\nd,w=show(b'0'*64)\nprint(x,y,z,w)"
+        );
+        let mut c = wrapped(Some(&edge.place.netns), None, PYTHON.as_ref());
+        let out = c.args(["-c", &code]).output()?;
+        let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+        ensure!(said.trim() == "b'PAIRED\\n' b'' b'' b''", "{said}");
+        p.alive()
+    };
+    run(&mut p).map_err(|e| p.explain(e))
+}

@@ -74,6 +74,51 @@ fn a_job_is_stopped_started_deleted_and_made_again_under_its_name() -> Result<()
 }
 
 #[test]
+fn the_restart_annotation_runs_a_job_anew_once_also_when_it_is_over() -> Result<()> {
+    test(|p| {
+        let long = test_e2e::idle_job("j", "", &[("a", "cloud"), ("b", "edge")]);
+        p.apply(&(long + "---\n" + &one("t", "echo a run", "")))?;
+        let uid = |p: &Product, task: &str| -> Result<String> {
+            let tasks = items(p, "task -A")?;
+            let task = tasks.iter().find(|t| text(t, "/metadata/name") == task);
+            Ok(text(task.unwrap_or(&Value::Null), "/metadata/uid").to_owned())
+        };
+        let restart = |p: &Product, job: &str, at: &str| {
+            let at = format!("rlark.io/restarted-at={at}");
+            kubectl(p, &["annotate", "--overwrite", "rljob", job, &at])
+        };
+        let pod = |at, name: &str| eventually(name, LIMIT, || Ok(p.pod(at, name).ok()));
+        let first = [pod(0, "j-a-0")?.uid, pod(1, "j-b-0")?.uid];
+        test_e2e::phase(p, "j", "Running", LIMIT)?;
+        test_e2e::phase(p, "t", "Succeeded", LIMIT)?;
+        let over = uid(p, "t-a")?;
+        for job in ["j", "t"] {
+            restart(p, job, "2026-07-01T00:00:00Z")?;
+        }
+        let fresh = |p: &Product| -> Result<Option<[String; 2]>> {
+            let (Ok(a), Ok(b)) = (p.pod(0, "j-a-0"), p.pod(1, "j-b-0")) else { return Ok(None) };
+            Ok((a.uid != first[0] && b.uid != first[1]).then_some([a.uid, b.uid]))
+        };
+        let second = eventually("both tasks to run anew", LIMIT, || fresh(p))?;
+        test_e2e::phase(p, "j", "Running", LIMIT)?;
+        eventually("the finished Job to run anew", LIMIT, || {
+            let now = uid(p, "t-a")?;
+            Ok((!now.is_empty() && now != over).then_some(()))
+        })?;
+        test_e2e::phase(p, "t", "Succeeded", LIMIT)?;
+        // What was asked once is done once, whatever else is edited.
+        restart(p, "j", "2026-07-01T00:00:00Z")?;
+        kubectl(p, &["label", "rljob", "j", "team=a"])?;
+        test_kit::wait::pause(Duration::from_secs(1)); // a restart would begin within moments
+        ensure!(fresh(p)?.as_ref() == Some(&second), "restarted again");
+        eventually("one Pod object per task", LIMIT, || {
+            Ok((items(p, "rlpod -A")?.len() == 3).then_some(()))
+        })?;
+        p.alive()
+    })
+}
+
+#[test]
 fn names_follow_the_pods_within_a_second() -> Result<()> {
     test(|p| {
         p.apply(

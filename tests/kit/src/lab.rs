@@ -10,6 +10,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{cgroup, command};
 
+/// What pods may see of a lab: they see the machine's files, but neither `/tmp`, nor `/run/rlark*`, nor
+/// a lab's own directory.
+const SHARED: &str = "/var/lib/rlark-lab";
 /// Where labs register themselves, so that the next run can clean up after a killed one.
 const REGISTRY: &str = "/run/rlark-lab";
 
@@ -76,6 +79,17 @@ impl Lab {
     pub fn dir(&self) -> &Path {
         &self.dir
     }
+
+    /// A copy of a file under its own name that pods can read wherever the original lies; gone
+    /// afterwards.
+    pub fn share(&self, file: &Path) -> Result<PathBuf> {
+        let dir = shared(&self.id);
+        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let to = dir.join(file.file_name().context("a file has a name")?);
+        let copied = fs::copy(file, &to);
+        copied.with_context(|| format!("cannot copy {} to {}", file.display(), to.display()))?;
+        Ok(to)
+    }
 }
 
 impl Drop for Lab {
@@ -84,6 +98,10 @@ impl Drop for Lab {
             complain(&format!("{e:#}"));
         }
     }
+}
+
+fn shared(id: &str) -> PathBuf {
+    Path::new(SHARED).join(id)
 }
 
 /// A pid and its start time: a pid used again is another owner.
@@ -117,6 +135,13 @@ fn clean(dir: &Path, id: &str) -> Result<()> {
         }
     }
     unmount_below(dir)?;
+    let shared = shared(id);
+    if shared.exists() {
+        let removed = fs::remove_dir_all(&shared);
+        removed.with_context(|| format!("cannot remove {}", shared.display()))?;
+    }
+    // Not empty while other labs share something.
+    drop(fs::remove_dir(SHARED));
     fs::remove_dir_all(dir).with_context(|| format!("cannot remove {}", dir.display()))
 }
 

@@ -40,6 +40,9 @@ pub struct DomainSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DomainStatus {
+    /// The subnet in use, the last valid one while the spec holds none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cidr: String,
     /// One entry per pod: live ones, and some of those gone, whose address is kept for their return.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ip_allocations: Vec<IpAllocation>,

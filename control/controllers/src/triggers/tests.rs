@@ -62,7 +62,12 @@ fn a_node_wakes_only_jobs_without_a_place() {
     ]);
     let woken = waiting_jobs(jobs.clone())(&Node::default());
     assert_eq!(woken, [ObjectRef::new("waiting")]);
-    assert_eq!(jobs_of_domain(jobs)(&Domain::new("d", Default::default())), woken);
+    let domain = Domain::new("d", Default::default());
+    let there = jobs_of_domain(jobs.clone(), store(vec![domain.clone()]));
+    assert_eq!(there(&domain), woken);
+    let mut missed = jobs_of_domain(jobs, store(vec![]))(&domain);
+    missed.sort_by(|a, b| a.name.cmp(&b.name));
+    assert_eq!(missed, [ObjectRef::new("placed"), ObjectRef::new("waiting")], "it is gone");
 }
 
 #[test]

@@ -220,6 +220,12 @@ fn a_job_that_names_no_existing_domain_waits_for_it() {
     w.domain_exists = true;
     w.settle();
     assert_eq!(w.tasks.len(), 1);
+    w.domain_exists = false;
+    w.settle();
+    assert_eq!((w.condition().0.as_str(), w.tasks.len()), ("DomainNotFound", 1), "it goes on");
+    w.domain_exists = true;
+    w.settle();
+    assert_eq!(w.condition().0, "Placed");
 }
 
 #[test]

@@ -43,6 +43,8 @@ const TICK: Duration = Duration::from_secs(10);
 struct Standing {
     join: Join,
     view: Arc<LocalPod>,
+    /// Whether the routes give it its address; without one it is cut off, and seen by nobody.
+    routed: bool,
     /// Accepts what the guard lands; ends with the pod.
     _landing: AbortOnDropHandle<()>,
 }
@@ -208,9 +210,13 @@ impl Task {
 
     /// Sets the pod up as its route says, anew if its address changed.
     async fn stand(&mut self, uid: &str) -> Result<(), KernelError> {
-        let Some(join) = self.join_of(uid) else { return Ok(()) };
-        if let Some(old) = self.standing.get(uid) {
+        let Some(join) = self.join_of(uid) else {
+            self.strand(uid);
+            return Ok(());
+        };
+        if let Some(old) = self.standing.get_mut(uid) {
             if old.join == join {
+                old.routed = true;
                 return Ok(());
             }
             self.fall(uid).await;
@@ -232,8 +238,19 @@ impl Task {
         });
         let accept = landing::run(listener, Arc::clone(&view), Arc::clone(&self.open));
         let landing = AbortOnDropHandle::new(self.open.runtime().spawn(accept));
-        self.standing.insert(uid.to_owned(), Standing { join, view, _landing: landing });
+        let standing = Standing { join, view, routed: true, _landing: landing };
+        self.standing.insert(uid.to_owned(), standing);
         Ok(())
+    }
+
+    /// The pod has lost its address: its flows end now, not when they next need a carrier.
+    fn strand(&mut self, uid: &str) {
+        let Some(standing) = self.standing.get_mut(uid) else { return };
+        if std::mem::replace(&mut standing.routed, false) {
+            let domain = &standing.view.attached.domain;
+            tracing::info!(pod = uid, %domain, "the pod's address was withdrawn");
+            self.open.closed(&standing.view);
+        }
     }
 
     fn join_of(&self, uid: &str) -> Option<Join> {
@@ -289,7 +306,7 @@ impl Task {
     }
 
     /// Brings every attachment and map to what the routes say. A pod without a route keeps its
-    /// guard and local route (its traffic must not leak into the site's network) but is in no map.
+    /// guard and local route (its traffic must not leak into the site's network) but is cut off.
     async fn settle(&mut self) {
         let uids: Vec<String> = self.saved.pods.keys().cloned().collect();
         for uid in uids {
@@ -308,6 +325,7 @@ impl Task {
                 uid: s.join.uid.clone(),
                 domain: s.view.attached.domain.clone(),
                 netns_cookie: s.join.cookie,
+                stands: s.join.pod.clone(),
             })
             .collect();
         desired(&self.me, &self.table, &locals, &self.saved.ids, &Reach::of_this_machine())
@@ -358,7 +376,7 @@ impl Task {
         let pods = self
             .standing
             .iter()
-            .filter(|(_, s)| self.applied.pods.contains_key(&s.join.cookie))
+            .filter(|(_, s)| s.routed && self.applied.pods.contains_key(&s.join.cookie))
             .map(|(uid, s)| (uid.clone(), Arc::clone(&s.view)))
             .collect();
         let view = View { table: self.table.clone(), pods, ids: self.saved.ids.clone() };

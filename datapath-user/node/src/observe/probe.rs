@@ -164,6 +164,7 @@ fn carrier(of: &Observer, ends: &Ends) -> ProbeHop {
 async fn settle(of: &Observer, stream: &TcpStream, target: SocketAddr) -> Result<(), String> {
     let source = stream.local_addr().map_err(|e| e.to_string())?;
     let deadline = Instant::now() + LIMIT;
+    let mut broken = None;
     loop {
         let flow = of.relay.flows().into_iter().find(|f| f.src == source && f.dst == target);
         let reason = flow.as_ref().and_then(|f| f.reason);
@@ -175,12 +176,16 @@ async fn settle(of: &Observer, stream: &TcpStream, target: SocketAddr) -> Result
             }
             Some(FlowState::Opening) | None => {}
         }
+        // The socket hears of the end before the list does, but not of the reason.
+        if let Some(e) = broken {
+            return Err(format!("{target}: {e}"));
+        }
         if Instant::now() > deadline {
             return Err(format!("{target} gave no answer within {} s", LIMIT.as_secs()));
         }
         if let Ok(Err(e)) = tokio::time::timeout(LOOK, peek(stream)).await {
-            let why = reason.map_or_else(|| e.to_string(), |r| r.as_str().to_owned());
-            return Err(format!("{target}: {why}"));
+            tokio::time::sleep(LOOK).await;
+            broken = Some(e);
         }
     }
 }

@@ -6,6 +6,7 @@
 //! | a peer of the same site with a real address that can be reached ([`Reach`]), encryption not demanded | direct |
 //! | any other peer | relay |
 //! | a VIP nobody holds | deny: absent from the map, so nothing can be forgotten open |
+//! | anything of its Domain, while the pod has lost its address or its Domain | deny: it is in [`NOWHERE`] |
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,6 +30,10 @@ use crate::hosts;
 /// may use the same addresses, so every key in the kernel begins with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DomainId(pub u32);
+
+/// The Domain of pods that lost theirs, or their address in it: nobody is in it. A pod that was in no map
+/// at all would have its connections passed, and its guard would drop them without an answer.
+pub const NOWHERE: DomainId = DomainId(0);
 
 /// Hands out [`DomainId`]s and never gives one to another Domain while pinned maps may use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +67,8 @@ pub struct Local {
     pub uid: String,
     pub domain: DomainName,
     pub netns_cookie: u64,
+    /// As it was set up, with the last address it had.
+    pub stands: Pod,
 }
 
 /// A pod as the kernel knows it, keyed by its network namespace's cookie.
@@ -95,7 +102,7 @@ pub struct Desired {
     pub hosts: BTreeMap<String, String>,
 }
 
-/// Computes the state for `locals` (each with a route on `me`; others are left out).
+/// Computes the state for `locals`; one without a route on `me` is [`NOWHERE`].
 #[must_use]
 pub fn desired<'a>(
     me: &NodeRef,
@@ -107,10 +114,17 @@ pub fn desired<'a>(
     let mut out = Desired::default();
     let mut cookies: BTreeMap<&DomainName, BTreeMap<&str, u64>> = BTreeMap::new();
     for local in locals {
-        let (Some(domain), Some(id)) = (table.domain(&local.domain), ids.get(&local.domain)) else {
+        let routes = table.domain(&local.domain).zip(ids.get(&local.domain));
+        let here = routes.and_then(|(domain, id)| {
+            let member = domain.member(&local.uid).filter(|m| m.node == *me)?;
+            Some((domain, id, member))
+        });
+        let Some((domain, id, member)) = here else {
+            let pod = Pod { domain: NOWHERE, ..local.stands.clone() };
+            out.pods.insert(local.netns_cookie, pod);
+            out.hosts.insert(local.uid.clone(), String::new());
             continue;
         };
-        let Some(member) = domain.member(&local.uid).filter(|m| m.node == *me) else { continue };
         let (cidr, real) = (domain.cidr, member.local_ip);
         out.pods.insert(local.netns_cookie, Pod { domain: id, cidr, vip: member.vip, real });
         out.hosts.insert(local.uid.clone(), hosts::section(domain, member));

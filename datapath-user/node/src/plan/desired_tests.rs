@@ -18,7 +18,9 @@ fn ip(s: &str) -> IpAddr {
 }
 
 fn local(uid: &str, domain: &str, netns_cookie: u64) -> Local {
-    Local { uid: uid.into(), domain: domain.parse().unwrap(), netns_cookie }
+    let cidr = "10.2.0.0/24".parse().unwrap();
+    let stands = Pod { domain: DomainId(1), cidr, vip: ip("10.2.0.77"), real: None };
+    Local { uid: uid.into(), domain: domain.parse().unwrap(), netns_cookie, stands }
 }
 
 /// 172.16.0.1, .9 and .10 are behind this machine's bridge, the rest of 172.16.0.0/24 off it.
@@ -111,18 +113,22 @@ fn two_domains_with_the_same_addresses_do_not_meet() {
     assert_eq!(got.pods.get(&2).unwrap().domain, DomainId(2));
 }
 
-#[test]
-fn a_domain_without_a_pod_here_leaves_nothing_in_the_kernel() {
-    let members = vec![member("x", "10.2.0.1", "s1/n2", Some("172.16.0.1"))];
-    let got = world(vec![domain("d", "10.2.0.0/24", members)], &[local("other", "d", 1)]);
-    assert_eq!(got, Desired::default());
+/// The kernel knows no peer, and of the pod only what makes it refuse what it tries.
+fn is_cut_off(got: &Desired, cookie: u64) -> bool {
+    let pod = got.pods.get(&cookie).unwrap();
+    let last = (pod.domain, pod.vip) == (NOWHERE, ip("10.2.0.77"));
+    let names = got.hosts.values().all(String::is_empty) && got.hosts.len() == 1;
+    last && names && got.pods.len() == 1 && got.vips.is_empty() && got.reals.is_empty()
 }
 
 #[test]
-fn a_pod_whose_route_says_another_node_is_not_in_the_maps() {
-    let members = vec![member("x", "10.2.0.1", "s1/n2", None)];
-    let got = world(vec![domain("d", "10.2.0.0/24", members)], &[local("x", "d", 1)]);
-    assert!(got.pods.is_empty() && got.vips.is_empty());
+fn a_pod_without_a_domain_or_an_address_is_told_that_nobody_is_there() {
+    let members = vec![member("x", "10.2.0.1", "s1/n2", Some("172.16.0.1"))];
+    let routes = vec![domain("d", "10.2.0.0/24", members)];
+    assert!(is_cut_off(&world(routes.clone(), &[local("other", "d", 1)]), 1));
+    assert!(is_cut_off(&world(routes.clone(), &[local("x", "d", 1)]), 1), "another node's");
+    assert!(is_cut_off(&world(vec![], &[local("x", "d", 1)]), 1));
+    assert_eq!(world(routes, &[]), Desired::default(), "a Domain without a pod here");
 }
 
 #[test]
