@@ -148,7 +148,9 @@ impl Link {
             let restarted = s.peer_epoch.replace(epoch).is_some_and(|e| e != epoch);
             let (mut stale, mut old) = (Vec::new(), Vec::new());
             if restarted {
-                stale = s.flows.values().filter(|f| f.was_sent()).cloned().collect();
+                // The new process counts its ids from the start: what is gone must not answer for
+                // a flow that comes under its id, not even until its own task has ended.
+                stale = s.flows.extract_if(|_, f| f.was_sent()).map(|(_, f)| f).collect();
                 old = std::mem::take(&mut s.carriers);
                 s.ended = Ended::default();
             }

@@ -21,7 +21,8 @@ fn ends(p: &Product, path: [&str; 3], hop: &str, words: &[&str]) -> Result<()> {
     let (good, said) = doctor(p, path[0], path[1], path[2])?;
     ensure!(!good, "{path:?} is good: {said}");
     let failed: Vec<&str> = said.lines().filter(|l| l.starts_with('✗')).collect();
-    ensure!(failed.len() == 1 && failed[0].contains(hop), "{path:?}: not {hop} alone: {said}");
+    let alone = matches!(failed.as_slice(), [one] if one.contains(hop));
+    ensure!(alone, "{path:?}: not {hop} alone: {said}");
     for word in words {
         ensure!(said.contains(word), "{path:?}: {word:?} is missing: {said}");
     }
