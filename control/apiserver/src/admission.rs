@@ -155,6 +155,7 @@ pub(crate) fn create(call: &Call<'_>, value: &mut Value) -> Result<(), ApiError>
             metadata.remove("generation");
         }
     }
+    without_empty(value);
     resource.schema.default(value);
     let mut errors = builtin::prepare(resource, value, None);
     errors.extend(names::validate_metadata(
@@ -179,17 +180,14 @@ fn schema_errors(
 ) -> Vec<FieldError> {
     let mut errors = resource.schema.validate(new);
     if resource.builtin {
-        // Owners are named with an index by the schema and without one by the checks of metadata.
-        let told = |e: &FieldError| {
-            let field = e
-                .field
-                .strip_prefix("metadata.ownerReferences")
-                .map_or(e.field.as_str(), |_| "metadata.ownerReferences");
-            others.iter().any(|o| o.field.starts_with(field))
-        };
-        errors.retain(|e| !told(e));
+        // Definitions are checked in full already, under the names of kube's internal form.
+        if crd::is_definition(resource) {
+            return Vec::new();
+        }
+        errors.retain(|e| !told(e, others));
         return errors;
     }
+    errors.retain(|e| !e.field.starts_with("metadata") || !told(e, others));
     if let Some(old) = old
         && !errors.is_empty()
     {
@@ -197,10 +195,39 @@ fn schema_errors(
         let same_spec = old.get("spec") == new.get("spec");
         errors.retain(|e| !(before.contains(e) && (same_spec || e.cause != Cause::Required)));
     }
-    if errors.is_empty() {
-        errors = resource.schema.validate_rules(new, old);
+    if errors.iter().chain(others).any(|e| blocks_rules(e.cause)) {
+        errors.extend(resource.schema.has_rules().then(rules_not_checked));
+    } else {
+        errors.extend(resource.schema.validate_rules(new, old));
     }
     errors
+}
+
+/// Whether the checks of a kind have spoken of a field. Owners are named with an index by the schema and without one by
+/// the checks of metadata.
+fn told(error: &FieldError, others: &[FieldError]) -> bool {
+    let field = error
+        .field
+        .strip_prefix("metadata.ownerReferences")
+        .map_or(error.field.as_str(), |_| "metadata.ownerReferences");
+    others.iter().any(|o| o.field.starts_with(field))
+}
+
+/// Rules are not evaluated on an object that lacks what they may read.
+fn blocks_rules(cause: Cause) -> bool {
+    matches!(
+        cause,
+        Cause::NotSupported
+            | Cause::Required
+            | Cause::TooLong
+            | Cause::TooMany
+            | Cause::TypeInvalid
+    )
+}
+
+fn rules_not_checked() -> FieldError {
+    let detail = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+    FieldError::invalid("<nil>", &Value::Null, detail)
 }
 
 /// Kinds whose objects have a desired state; the flat built-ins have none.
@@ -228,6 +255,7 @@ pub(crate) fn update(
     settle_namespace(call, new)?;
     check_identity(call, old, new)?;
     carry_over(resource, old, new, part);
+    without_empty(new);
     resource.schema.default(new);
     let mut errors = match part {
         Part::Main => builtin::prepare(resource, new, Some(old)),
@@ -279,6 +307,11 @@ pub(crate) fn check_identity(call: &Call<'_>, old: &Value, new: &Value) -> Resul
         return Err(other_uid(call, sent, uid));
     }
     let sent = text(new, "/metadata/resourceVersion");
+    if !sent.is_empty() && sent.parse::<u64>().is_err() {
+        return Err(ApiError::Unnamed {
+            message: format!("strconv.ParseUint: parsing {sent:?}: invalid syntax"),
+        });
+    }
     if !matches!(sent, "" | "0") && sent != text(old, "/metadata/resourceVersion") {
         return Err(call.conflict(MODIFIED));
     }
@@ -299,6 +332,17 @@ fn other_uid(call: &Call<'_>, sent: &str, uid: &str) -> ApiError {
         name: call.name().to_owned(),
         errors: vec![FieldError::invalid("metadata.uid", &Value::from(sent), "field is immutable")],
     }
+}
+
+/// Maps and lists of the metadata with nothing in them are not kept.
+fn without_empty(value: &mut Value) {
+    let Some(metadata) = metadata(value) else { return };
+    metadata.retain(|key, part| {
+        let optional = ["annotations", "labels", "finalizers", "ownerReferences"];
+        let empty = part.as_object().is_some_and(Map::is_empty)
+            || part.as_array().is_some_and(Vec::is_empty);
+        !(empty && optional.contains(&key.as_str()))
+    });
 }
 
 /// What the server owns stays as it was.
@@ -419,7 +463,13 @@ pub(crate) fn writer<'a>(call: &'a Call<'_>, api_version: &'a str, now: &'a str)
         "" => agent.split('/').next().filter(|a| !a.is_empty()).unwrap_or("unknown"),
         named => named,
     };
-    Writer { manager, api_version, subresource: call.subresource().unwrap_or_default(), now }
+    Writer {
+        manager,
+        api_version,
+        subresource: call.subresource().unwrap_or_default(),
+        built_in: call.resource.builtin,
+        now,
+    }
 }
 
 /// Records in the managed fields who set what in a create, update or patch.
@@ -427,7 +477,23 @@ pub(crate) fn record(call: &Call<'_>, live: Option<&Value>, new: &mut Value) {
     let now = now_rfc3339();
     let api_version = call.resource.api_version();
     let writer = writer(call, &api_version, &now);
-    apply::record_update(call.resource.schema.root(), live, new, &writer);
+    let root = call.resource.schema.root();
+    if !crd::is_definition(&call.resource) || !writer.subresource.is_empty() {
+        return apply::record_update(root, live, new, &writer);
+    }
+    // The status of a definition is the server's word, whoever wrote the definition.
+    let own = Writer { manager: "kube-apiserver", subresource: "status", ..writer };
+    let status = new.as_object_mut().and_then(|map| map.remove("status"));
+    let before = live.and_then(|live| live.get("status")).cloned();
+    if let (Some(before), Some(map)) = (before, new.as_object_mut()) {
+        map.insert("status".to_owned(), before);
+    }
+    apply::record_update(root, live, new, &writer);
+    let written = new.clone();
+    if let (Some(status), Some(map)) = (status, new.as_object_mut()) {
+        map.insert("status".to_owned(), status);
+    }
+    apply::record_update(root, Some(&written), new, &own);
 }
 
 fn set_generation(resource: &Resource, old: &Value, new: &mut Value) {

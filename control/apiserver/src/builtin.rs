@@ -2,6 +2,7 @@
 
 mod access;
 mod data;
+mod roles;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -44,26 +45,37 @@ pub(crate) fn updated_blindly(resource: &Resource) -> bool {
 
 /// Creates the first objects of a workspace where they are missing.
 pub(crate) async fn bootstrap(workspace: &Workspace) -> Result<(), WriteError> {
-    let Some(resource) = builtin::resource("", "namespaces") else { return Ok(()) };
-    for name in NAMESPACES {
-        let key = catalog::key(resource, None, name);
-        if workspace.get(&key).is_some() {
-            continue;
-        }
-        let mut value = json!({
-            "apiVersion": "v1", "kind": "Namespace",
-            "metadata": {
-                "name": name, "uid": uuid::Uuid::new_v4().to_string(),
-                "creationTimestamp": now_rfc3339(),
-            },
-        });
-        prepare(resource, &mut value, None);
-        match workspace.put(key, value, Precondition::Absent).await {
-            Ok(_) | Err(WriteError::AlreadyExists { .. }) => {}
-            Err(error) => return Err(error),
+    let namespaces = NAMESPACES.map(|name| {
+        let value = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        ("", "namespaces", value)
+    });
+    let roles = roles::first_objects().into_iter().map(|(plural, value)| (RBAC, plural, value));
+    for (group, plural, value) in namespaces.into_iter().chain(roles) {
+        if let Some(resource) = builtin::resource(group, plural) {
+            create_missing(workspace, resource, value).await?;
         }
     }
     Ok(())
+}
+
+async fn create_missing(
+    workspace: &Workspace,
+    resource: &Resource,
+    mut value: Value,
+) -> Result<(), WriteError> {
+    let key = catalog::key(resource, None, text(&value, "/metadata/name"));
+    if workspace.get(&key).is_some() {
+        return Ok(());
+    }
+    if let Some(metadata) = object(&mut value, "metadata") {
+        metadata.insert("uid".to_owned(), Value::from(uuid::Uuid::new_v4().to_string()));
+        metadata.insert("creationTimestamp".to_owned(), Value::from(now_rfc3339()));
+    }
+    prepare(resource, &mut value, None);
+    match workspace.put(key, value, Precondition::Absent).await {
+        Ok(_) | Err(WriteError::AlreadyExists { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Kind-specific defaults and checks of a create (`old` is none) or an update.
@@ -228,16 +240,16 @@ fn binding(value: &mut Value, old: Option<&Value>, namespaced: bool) -> Vec<Fiel
 
 fn definition(value: &mut Value, old: Option<&Value>) -> Vec<FieldError> {
     schema::default_crd(value);
-    let mut errors = schema::validate_crd(value);
+    let mut errors = schema::validate_crd(value, old);
     if let Some(old) = old {
         errors.extend(crd::immutable(value, old));
-        errors.extend(crd::missing_versions(value, old));
     }
-    if errors.is_empty() {
-        let status = schema::established_status(value, &now_rfc3339());
-        if let Some(map) = value.as_object_mut() {
-            map.insert("status".to_owned(), status);
-        }
+    let status = schema::established_status(value, &now_rfc3339());
+    if let Some(map) = value.as_object_mut() {
+        map.insert("status".to_owned(), status);
+    }
+    if old.is_some() {
+        errors.extend(schema::stored_versions(value));
     }
     errors
 }

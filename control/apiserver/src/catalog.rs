@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use control_schema::{Resource, builtin, schema};
 use control_store::{Key, Scope, Snapshot};
-use serde_json::Value;
 
+use crate::crd;
 use crate::status::ApiError;
 
 /// Group and plural of custom resource definitions.
@@ -30,7 +30,7 @@ impl Catalog {
         let mut resources: Vec<Arc<Resource>> =
             builtin::resources().iter().cloned().map(Arc::new).collect();
         let scope = Scope::resource(CRDS.0, CRDS.1, None);
-        for crd in snapshot.iter(&scope, None).filter(|o| established(&o.value)) {
+        for crd in snapshot.iter(&scope, None).filter(|o| crd::established(&o.value)) {
             match schema::resources_of_crd(&crd.value) {
                 Ok(of_crd) => resources.extend(of_crd.into_iter().map(Arc::new)),
                 // A CRD is checked before it is stored, so this is a file from another version.
@@ -71,28 +71,21 @@ impl Catalog {
         if built_in { ApiError::UnknownPath } else { ApiError::NoPage }
     }
 
-    /// The version a kind is stored in.
-    pub(crate) fn storage_api_version(&self, resource: &Resource) -> String {
+    /// The version a kind is stored in, where it is served.
+    pub(crate) fn storage_version(&self, resource: &Resource) -> Option<&Arc<Resource>> {
         self.resources
             .iter()
             .find(|r| r.storage && r.group == resource.group && r.plural == resource.plural)
-            .map_or_else(|| resource.api_version(), |r| r.api_version())
+    }
+
+    pub(crate) fn storage_api_version(&self, resource: &Resource) -> String {
+        self.storage_version(resource).map_or_else(|| resource.api_version(), |r| r.api_version())
     }
 
     /// Every stored kind once.
     pub(crate) fn stored_kinds(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources.iter().filter(|r| r.storage && r.verbs.iter().any(|v| v == "list"))
     }
-}
-
-/// A definition that is being deleted is served until its objects are gone.
-fn established(crd: &Value) -> bool {
-    crd.pointer("/status/conditions").and_then(Value::as_array).is_some_and(|conditions| {
-        conditions.iter().any(|c| {
-            c.get("type").is_some_and(|t| t == "Established")
-                && c.get("status").is_some_and(|s| s == "True")
-        })
-    })
 }
 
 /// Events are one kind of object under two groups; every other resource is stored under its own.

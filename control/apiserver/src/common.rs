@@ -67,7 +67,7 @@ pub(crate) async fn present(response: Response<Body>, style: Style) -> Response<
         parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
         control_schema::yaml::document(&value)
     } else {
-        format!("{value:#}\n")
+        format!("{value:#}")
     };
     Response::from_parts(parts, Body::from(text))
 }

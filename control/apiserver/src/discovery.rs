@@ -233,11 +233,7 @@ pub(crate) fn aggregated(
                     json!({"version": version, "resources": resources, "freshness": "Current"})
                 })
                 .collect();
-            let metadata = if group.is_empty() {
-                json!({"creationTimestamp": null})
-            } else {
-                json!({"name": group, "creationTimestamp": null})
-            };
+            let metadata = if group.is_empty() { json!({}) } else { json!({"name": group}) };
             json!({"metadata": metadata, "versions": versions})
         })
         .collect();

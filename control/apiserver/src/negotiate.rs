@@ -11,8 +11,10 @@ use crate::status::ApiError;
 pub(crate) enum Shape {
     Object,
     Table,
-    /// `PartialObjectMetadata`, of one object or of a list.
+    /// `PartialObjectMetadata`, of one object.
     Metadata,
+    /// `PartialObjectMetadataList`.
+    MetadataList,
 }
 
 /// Shape of a discovery document.
@@ -79,9 +81,8 @@ pub(crate) fn shape(headers: &HeaderMap) -> Result<Shape, ApiError> {
         match m.get("as") {
             None => return Ok(Shape::Object),
             Some("Table") if meta_v1(m) => return Ok(Shape::Table),
-            Some("PartialObjectMetadata" | "PartialObjectMetadataList") if meta_v1(m) => {
-                return Ok(Shape::Metadata);
-            }
+            Some("PartialObjectMetadata") if meta_v1(m) => return Ok(Shape::Metadata),
+            Some("PartialObjectMetadataList") if meta_v1(m) => return Ok(Shape::MetadataList),
             Some(_) => {}
         }
     }

@@ -44,7 +44,7 @@ pub(crate) fn object(
             json.push(b'\n');
             Ok(bytes_response(code, json.into()))
         }
-        Shape::Table | Shape::Metadata => value(call, code, &object.value),
+        Shape::Table | Shape::Metadata | Shape::MetadataList => value(call, code, &object.value),
     }
 }
 
@@ -58,6 +58,9 @@ pub(crate) fn value(
     Ok(match call.shape {
         Shape::Object => json_response(code, &served),
         Shape::Metadata => json_response(code, &convert::partial(&served)),
+        Shape::MetadataList => {
+            return Err(other_shape("PartialObjectMetadataList", "not a list", &call.resource, ""));
+        }
         Shape::Table => {
             let version = served.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
             let metadata = json!({"resourceVersion": version});
@@ -66,6 +69,22 @@ pub(crate) fn value(
             json_response(code, &columns.table(one, metadata, now_seconds(), include(call)?))
         }
     })
+}
+
+/// A list was asked for as one object, or the other way round. Names the Go type, as kube does.
+fn other_shape(wanted: &str, is: &str, resource: &Resource, suffix: &str) -> ApiError {
+    let ty = if resource.builtin {
+        let package = match resource.group.split('.').next() {
+            Some("" | "events") | None => "core",
+            Some(first) => first,
+        };
+        format!("*{package}.{}{suffix}", resource.kind)
+    } else {
+        format!("*unstructured.Unstructured{suffix}")
+    };
+    ApiError::OtherShape {
+        message: format!("you requested {wanted}, but the requested object is {is} ({ty})"),
+    }
 }
 
 /// Metadata of a list.
@@ -98,6 +117,9 @@ pub(crate) fn list(
     Ok(match call.shape {
         Shape::Object => bytes_response(StatusCode::OK, list_json(resource, objects, meta)),
         Shape::Metadata => {
+            return Err(other_shape("PartialObjectMetadata", "a list", resource, "List"));
+        }
+        Shape::MetadataList => {
             let items: Vec<Value> = objects
                 .iter()
                 .map(|o| convert::partial(&convert::served(resource, &o.value)))

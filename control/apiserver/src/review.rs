@@ -43,9 +43,10 @@ pub(crate) fn create(call: &Call<'_>) -> Result<Response<Body>, ApiError> {
     if let Some(map) = value.as_object_mut() {
         map.insert("status".to_owned(), status);
     }
-    let stamp = value.get_mut("metadata").and_then(Value::as_object_mut);
-    if let Some(metadata) = stamp {
-        metadata.entry("creationTimestamp").or_insert(Value::Null);
+    if call.resource.plural == "selfsubjectreviews"
+        && let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut)
+    {
+        metadata.insert("creationTimestamp".to_owned(), Value::from(render::now_rfc3339()));
     }
     render::value(call, StatusCode::CREATED, &value)
 }

@@ -54,6 +54,9 @@ pub enum ApiError {
     NoSuchMediaType,
     #[error("only the following media types are accepted: {accepted}")]
     NotAcceptable { accepted: &'static str },
+    /// A list where one object was asked for, or the other way round.
+    #[error("{message}")]
+    OtherShape { message: String },
     #[error("{message}")]
     UnsupportedMediaType { message: String },
     #[error("{message}")]
@@ -134,9 +137,9 @@ impl ApiError {
             Self::MethodNotAllowed | Self::MethodNotSupported { .. } => {
                 (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed")
             }
-            Self::NotAcceptable { .. } | Self::NoRepresentation { .. } => {
-                (StatusCode::NOT_ACCEPTABLE, "NotAcceptable")
-            }
+            Self::NotAcceptable { .. }
+            | Self::OtherShape { .. }
+            | Self::NoRepresentation { .. } => (StatusCode::NOT_ACCEPTABLE, "NotAcceptable"),
             Self::UnsupportedMediaType { .. } | Self::NoSuchMediaType => {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType")
             }

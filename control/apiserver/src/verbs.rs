@@ -189,6 +189,8 @@ async fn subresource_verb(
         ("finalize", Verb::Update) if call.target.resource == "namespaces" => {
             update::finalize_namespace(call).await
         }
+        // A definition that gives no such subresource answers for the object.
+        _ if !call.resource.builtin && call.target.name.is_some() => Err(call.not_found()),
         _ => Err(call.nothing_here()),
     }
 }

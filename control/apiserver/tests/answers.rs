@@ -298,7 +298,7 @@ async fn patches_fail_with_the_words_of_kube() {
     site.expect(
         ("PATCH", &format!("{path}?fieldManager=m"), "application/apply-patch+yaml", &apply),
         500,
-        "failed to create typed patch object (default/a; /v1, Kind=ConfigMap): .nonsense: field not declared in schema",
+        "failed to create typed patch object (/; /v1, Kind=ConfigMap): .nonsense: field not declared in schema",
     )
     .await;
 }

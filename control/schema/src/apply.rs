@@ -11,6 +11,7 @@ mod merge;
 mod prune;
 #[cfg(test)]
 mod tests;
+mod typed;
 
 use serde_json::{Value, json};
 
@@ -20,6 +21,7 @@ pub use compare::changed;
 pub use extract::extract;
 pub use fields::{Element, FieldSet, FieldsError};
 pub use managed::{Entry, Operation, read_managed, write_managed};
+pub use typed::problems;
 
 /// Who writes, and how; `now` as RFC 3339.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +30,9 @@ pub struct Writer<'a> {
     pub api_version: &'a str,
     /// Empty for the main resource, else `status` or `scale`.
     pub subresource: &'a str,
+    /// Whether the kind is built in: the fields that its schema names are parts of a struct, which is there before
+    /// anybody sets a part of it.
+    pub built_in: bool,
     pub now: &'a str,
 }
 
@@ -149,6 +154,7 @@ fn settle_conflicts(
             );
         }
     }
+    conflicts.sort_by(|a, b| a.with.cmp(&b.with));
     if !conflicts.is_empty() {
         return Err(ApplyError::Conflicts(conflicts));
     }
@@ -168,7 +174,9 @@ pub fn record_update(schema: &Node, live: Option<&Value>, new: &mut Value, write
     }
     let empty = json!({});
     let base = live.unwrap_or(&empty);
-    let modified = owned_part(compare::modified(schema, base, new), writer.subresource);
+    let mut modified = compare::modified(schema, base, new);
+    compare::add_containers(schema, base, new, writer.built_in, &mut modified);
+    let modified = owned_part(modified, writer.subresource);
     let present = extract(schema, new);
     let mut last = managed::take(&mut entries, writer, Operation::Update);
     for entry in &mut entries {

@@ -238,11 +238,9 @@ fn validate_owners(object: &Value) -> Vec<FieldError> {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
     for owner in owners.into_iter().flatten() {
         let field = "metadata.ownerReferences";
-        for (key, what) in
-            [("apiVersion", "version"), ("kind", "kind"), ("name", "name"), ("uid", "uid")]
-        {
+        for (key, what) in [("apiVersion", "version "), ("kind", ""), ("name", ""), ("uid", "")] {
             if owner.get(key).and_then(Value::as_str).is_none_or(str::is_empty) {
-                let detail = format!("{what} must not be empty");
+                let detail = format!("{what}must not be empty");
                 errors.push(FieldError::invalid(
                     format!("{field}.{key}"),
                     &Value::from(""),

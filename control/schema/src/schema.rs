@@ -14,7 +14,8 @@ pub(crate) mod tests;
 mod validate;
 
 pub use crd::{
-    CUSTOM_VERBS, CrdError, default_crd, established_status, resources_of_crd, validate_crd,
+    CUSTOM_VERBS, CrdError, default_crd, established_status, resources_of_crd, stored_versions,
+    validate_crd,
 };
 pub(crate) use format::holds as format_holds;
 pub use node::{Checks, ListType, Node, Type};
@@ -68,6 +69,11 @@ impl Schema {
 
     /// Checks the rules (`x-kubernetes-validations`) on an object that [`Self::validate`] accepts. With `old` rules on
     /// transitions apply too, and parts that did not change are not judged again.
+    /// Whether anything in the schema has a rule.
+    pub fn has_rules(&self) -> bool {
+        self.root.has_rules
+    }
+
     pub fn validate_rules(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         rules::run(&self.root, new, old)
     }

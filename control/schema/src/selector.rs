@@ -15,6 +15,10 @@ pub enum SelectorError {
     Label(String),
     #[error("invalid selector: '{selector}'; can't understand '{term}'")]
     Field { selector: String, term: String },
+    #[error("invalid field selector: unescaped character in value: {}", u32::from(*.0))]
+    Unescaped(char),
+    #[error("invalid field selector: invalid escape sequence: {0}")]
+    Escape(String),
     /// A `LabelSelector` object with an operator that does not exist.
     #[error("{0:?} is not a valid label selector operator")]
     Operator(String),

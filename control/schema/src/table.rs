@@ -87,7 +87,7 @@ impl Columns {
                 name: text(column, "name"),
                 ty: text(column, "type"),
                 format: text(column, "format"),
-                description: text(column, "description"),
+                description: described(column),
                 priority: column.get("priority").and_then(Value::as_i64).unwrap_or(0),
             });
         }
@@ -167,6 +167,17 @@ impl Columns {
             "columnDefinitions": self.definitions(),
             "rows": rows,
         })
+    }
+}
+
+/// What a column shows, in kube's words where its author says nothing.
+fn described(column: &Value) -> String {
+    let text = |key: &str| column.get(key).and_then(Value::as_str).unwrap_or_default();
+    match text("description") {
+        "" => {
+            format!("Custom resource definition column (in JSONPath format): {}", text("jsonPath"))
+        }
+        own => own.to_owned(),
     }
 }
 

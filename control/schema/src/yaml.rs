@@ -40,12 +40,39 @@ fn object(map: &serde_json::Map<String, Value>, depth: usize, out: &mut String) 
                 indent(depth, out);
                 array(list, depth, out);
             }
+            Value::String(own) if is_block(own) => block(own, depth + 1, out),
             other => {
                 out.push(' ');
                 scalar(other, out);
                 out.push('\n');
             }
         }
+    }
+}
+
+/// Text of several lines that can stand as it is.
+fn is_block(own: &str) -> bool {
+    own.contains('\n')
+        && !own.starts_with([' ', '\n'])
+        && own.chars().all(|c| c == '\n' || !c.is_control())
+        && own.lines().all(|line| !line.ends_with(' '))
+}
+
+/// A literal block, behind a key and its colon.
+fn block(own: &str, depth: usize, out: &mut String) {
+    let body = own.trim_end_matches('\n');
+    out.push_str(match own.len() - body.len() {
+        0 => " |-\n",
+        1 => " |\n",
+        _ => " |+\n",
+    });
+    let whole = own.strip_suffix('\n').unwrap_or(own);
+    for line in whole.split('\n') {
+        if !line.is_empty() {
+            indent(depth, out);
+            out.push_str(line);
+        }
+        out.push('\n');
     }
 }
 
@@ -78,7 +105,8 @@ fn text(own: &str, out: &mut String) {
     const TAKEN: [&str; 10] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan"];
     let mut chars = own.chars();
     let first = chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_' || c == '/');
-    let rest = chars.all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'));
+    let rest = chars.all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':'))
+        && !own.ends_with(':');
     let taken = TAKEN.contains(&own.to_ascii_lowercase().as_str());
     if first && rest && !taken {
         out.push_str(own);
@@ -102,7 +130,7 @@ mod tests {
         });
         assert_eq!(
             document(&value),
-            "apiVersion: v1\ndata:\n  \"01\": \"1\"\n  text: \"a\\nb\"\nempty: {}\nkind: ConfigMap\nmetadata:\n  creationTimestamp: \"2026-01-01T00:00:00Z\"\n  list:\n  - b: 1\n    c:\n    - true\n    - \"yes\"\n  - \"x: y\"\n  name: a\nnone: []\n"
+            "apiVersion: v1\ndata:\n  \"01\": \"1\"\n  text: |-\n    a\n    b\nempty: {}\nkind: ConfigMap\nmetadata:\n  creationTimestamp: \"2026-01-01T00:00:00Z\"\n  list:\n  - b: 1\n    c:\n    - true\n    - \"yes\"\n  - \"x: y\"\n  name: a\nnone: []\n"
         );
     }
 

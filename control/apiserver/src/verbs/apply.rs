@@ -46,19 +46,21 @@ fn decode(call: &Call<'_>) -> Result<(Value, Vec<String>), ApiError> {
     let decoded = strict::decode_yaml(&call.body)
         .map_err(|e| ApiError::bad(format!("error decoding YAML: {e}")))?;
     let mut applied = decoded.value;
-    admission::check_type(&call.resource, &mut applied)?;
+    check_type(call, &mut applied)?;
     let name = text(&applied, "/metadata/name");
     if !name.is_empty() && name != call.name() {
-        let kind = &call.resource.kind;
-        return Err(ApiError::bad(format!("name in URL does not match name in {kind} object")));
+        return Err(admission::wrong_name(call.name(), name));
     }
+    let named = format!("{}/{name}", text(&applied, "/metadata/namespace"));
     admission::settle_namespace(call, &mut applied)?;
     if let Some(metadata) = applied.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("name".to_owned(), Value::from(call.name()));
     }
+    let mut problems = apply::problems(call.resource.schema.root(), &applied);
     let unknown = call.resource.schema.prune(&mut applied);
-    if !unknown.is_empty() {
-        return Err(undeclared(call, &unknown));
+    problems.extend(unknown.iter().map(|path| format!(".{path}: field not declared in schema")));
+    if !problems.is_empty() {
+        return Err(untyped(call, &named, &problems));
     }
     // What stands twice is no part of the merge, so here the level of validation counts.
     let twice = strict::problems(&[], &decoded.duplicates);
@@ -71,24 +73,39 @@ fn decode(call: &Call<'_>) -> Result<(Value, Vec<String>), ApiError> {
     }
 }
 
-/// An applied configuration is merged by the schema, so there is no place for a field that is not in it, whatever the
-/// level of field validation.
-fn undeclared(call: &Call<'_>, unknown: &[String]) -> ApiError {
+/// What is applied says what it is, in the words of kube's field manager.
+fn check_type(call: &Call<'_>, applied: &mut Value) -> Result<(), ApiError> {
+    if !applied.is_object() {
+        let found = match applied {
+            Value::Array(_) => "array",
+            Value::String(_) => "string",
+            Value::Bool(_) => "bool",
+            _ => "number",
+        };
+        return Err(ApiError::bad(format!(
+            "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
+        )));
+    }
+    let (version, kind) = (text(applied, "/apiVersion"), text(applied, "/kind"));
+    if version != call.resource.api_version() || kind != call.resource.kind {
+        let slash = if version.contains('/') { "" } else { "/" };
+        return Err(ApiError::bad(format!("invalid object type: {slash}{version}, Kind={kind}")));
+    }
+    admission::check_type(&call.resource, applied)
+}
+
+/// An applied configuration is merged by the schema, so there is no place for what does not fit it, whatever the
+/// level of field validation. `named`: namespace and name as the configuration states them.
+fn untyped(call: &Call<'_>, named: &str, problems: &[String]) -> ApiError {
     let resource = &call.resource;
-    let namespace = call.namespace().filter(|_| resource.namespaced()).unwrap_or_default();
-    let problems: Vec<String> =
-        unknown.iter().map(|path| format!(".{path}: field not declared in schema")).collect();
-    let problems = match problems.as_slice() {
+    let problems = match problems {
         [one] => one.clone(),
         many => format!("errors:\n  {}", many.join("\n  ")),
     };
     ApiError::Unnamed {
         message: format!(
-            "failed to create typed patch object ({namespace}/{}; {}/{}, Kind={}): {problems}",
-            call.name(),
-            resource.group,
-            resource.version,
-            resource.kind
+            "failed to create typed patch object ({named}; {}/{}, Kind={}): {problems}",
+            resource.group, resource.version, resource.kind
         ),
     }
 }
@@ -121,9 +138,6 @@ async fn create(call: &Call<'_>, applied: &Value) -> Result<Option<Response<Body
     }
     let mut value = merge(call, None, applied)?;
     admission::create(call, &mut value)?;
-    if crd::is_definition(&call.resource) {
-        crd::check_names(&call.inner.catalog.load(), &value)?;
-    }
     let stored = write::stored_form(call, value);
     if call.query.dry_run {
         return render::value(call, StatusCode::CREATED, &stored).map(Some);

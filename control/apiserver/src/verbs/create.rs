@@ -35,9 +35,6 @@ pub(super) async fn create_value(
     admission::create(call, &mut value)?;
     admission::record(call, None, &mut value);
     warnings.extend(admission::finalizer_warnings(resource, None, &value));
-    if crd::is_definition(resource) {
-        crd::check_names(&call.inner.catalog.load(), &value)?;
-    }
     let name = text(&value, "/metadata/name").to_owned();
     let key = catalog::key(resource, call.namespace(), &name);
     let stored = write::stored_form(call, value);

@@ -13,7 +13,8 @@ use super::write::{self, Replaced};
 use crate::admission::{self, Part, text};
 use crate::context::Call;
 use crate::convert;
-use crate::negotiate;
+use crate::negotiate::{self, Shape};
+use crate::render::now_seconds;
 use crate::request::Verb;
 use crate::status::{ApiError, MODIFIED, json_response};
 
@@ -22,11 +23,44 @@ pub(super) async fn serve(call: &Call<'_>, verb: Verb) -> Result<Response<Body>,
     match verb {
         Verb::Get => {
             let object = call.inner.workspace.get(&call.key()).ok_or_else(|| call.not_found())?;
-            Ok(json_response(StatusCode::OK, &shown(scale, &object)))
+            let wanted = object.value.pointer(&pointer(&scale.spec_replicas));
+            if wanted.is_none_or(Value::is_null) {
+                let path = &scale.spec_replicas;
+                return Err(ApiError::internal(format!(
+                    "the spec replicas field {path:?} does not exist"
+                )));
+            }
+            let found = shown(scale, &object);
+            let body = if call.shape == Shape::Table { table(call, &found) } else { found };
+            Ok(json_response(StatusCode::OK, &body))
         }
         Verb::Update | Verb::Patch => change(call, scale, verb).await,
         _ => Err(call.not_allowed(verb)),
     }
+}
+
+/// A scale as people see it.
+fn table(call: &Call<'_>, scale: &Value) -> Value {
+    let at = |pointer: &str| scale.pointer(pointer).cloned().unwrap_or_default();
+    let column = |name: &str, ty: &str, format: &str, description: &str| json!({"name": name, "type": ty, "format": format, "description": description, "priority": 0});
+    let age =
+        control_schema::table::since(text(scale, "/metadata/creationTimestamp"), now_seconds());
+    let own = call.resource.columns.columns().first();
+    let name_text = own.map(|c| c.description.as_str()).unwrap_or_default();
+    json!({
+        "kind": "Table", "apiVersion": "meta.k8s.io/v1",
+        "metadata": {"resourceVersion": at("/metadata/resourceVersion")},
+        "columnDefinitions": [
+            column("Name", "string", "name", name_text),
+            column("Desired", "integer", "", "Number of desired replicas"),
+            column("Available", "integer", "", "Number of actual replicas"),
+            column("Age", "date", "", "CreationTimestamp is a timestamp representing the server time when this object was created."),
+        ],
+        "rows": [{
+            "cells": [at("/metadata/name"), at("/spec/replicas"), at("/status/replicas"), age],
+            "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": at("/metadata")},
+        }],
+    })
 }
 
 /// `.spec.replicas` as a JSON pointer.
@@ -80,7 +114,7 @@ async fn change(call: &Call<'_>, scale: &Scale, verb: Verb) -> Result<Response<B
         let mut new = before.clone();
         let replicas = wanted.pointer("/spec/replicas").cloned().unwrap_or_else(|| json!(0));
         if replicas.as_i64().is_none_or(|n| n < 0) {
-            return Err(negative(call, &replicas));
+            return Err(negative(call, &scale.spec_replicas, &replicas));
         }
         set(&mut new, &scale.spec_replicas, replicas);
         admission::update(call, &before, &mut new, Part::Main)?;
@@ -96,13 +130,13 @@ async fn change(call: &Call<'_>, scale: &Scale, verb: Verb) -> Result<Response<B
     Err(call.conflict(MODIFIED))
 }
 
-fn negative(call: &Call<'_>, replicas: &Value) -> ApiError {
-    let detail = "must be greater than or equal to 0";
+fn negative(call: &Call<'_>, path: &str, replicas: &Value) -> ApiError {
+    let detail = "should be a non-negative integer";
     ApiError::Invalid {
-        group: "autoscaling".to_owned(),
-        kind: "Scale".to_owned(),
+        group: call.resource.group.clone(),
+        kind: call.resource.kind.clone(),
         name: call.name().to_owned(),
-        errors: vec![FieldError::invalid("spec.replicas", replicas, detail)],
+        errors: vec![FieldError::invalid(path, replicas, detail)],
     }
 }
 

@@ -44,7 +44,7 @@ pub(super) fn watch(call: &Call<'_>) -> Result<Response<Body>, ApiError> {
     let mut response = Response::new(Body::from_stream(body));
     *response.status_mut() = StatusCode::OK;
     let media = match call.shape {
-        Shape::Object | Shape::Metadata => "application/json",
+        Shape::Object | Shape::Metadata | Shape::MetadataList => "application/json",
         Shape::Table => "application/json;as=Table;g=meta.k8s.io;v=v1",
     };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media));
@@ -221,7 +221,7 @@ impl Encoder {
                 let served = convert::served(&self.resource, stored);
                 out.extend_from_slice(served.to_string().as_bytes());
             }
-            (Shape::Metadata, _) => {
+            (Shape::Metadata | Shape::MetadataList, _) => {
                 let served = convert::served(&self.resource, stored);
                 out.extend_from_slice(convert::partial(&served).to_string().as_bytes());
             }
@@ -251,7 +251,6 @@ impl Encoder {
     fn bookmark(&mut self, out: &mut Vec<u8>, revision: u64, initial_end: bool) {
         let mut metadata = Map::new();
         metadata.insert("resourceVersion".to_owned(), Value::from(revision.to_string()));
-        metadata.insert("creationTimestamp".to_owned(), Value::Null);
         if initial_end {
             metadata.insert("annotations".to_owned(), json!({INITIAL_EVENTS_END: "true"}));
         }
@@ -260,7 +259,7 @@ impl Encoder {
                 "kind": self.resource.kind, "apiVersion": self.resource.api_version(),
                 "metadata": metadata,
             }),
-            Shape::Metadata => json!({
+            Shape::Metadata | Shape::MetadataList => json!({
                 "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
                 "metadata": metadata,
             }),

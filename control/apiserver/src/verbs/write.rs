@@ -39,9 +39,23 @@ pub(super) fn check_namespace(call: &Call<'_>, name: &str) -> Result<(), ApiErro
 }
 
 /// A client's value as it is stored.
-pub(super) fn stored_form(call: &Call<'_>, value: Value) -> Value {
-    let version = call.inner.catalog.load().storage_api_version(&call.resource);
-    convert::stored(&call.resource, &version, value)
+pub(super) fn stored_form(call: &Call<'_>, mut value: Value) -> Value {
+    if crd::is_definition(&call.resource) && call.subresource().is_none() {
+        let inner = call.inner;
+        crd::accept_names(&inner.catalog.load(), &inner.workspace.snapshot(), &mut value);
+    }
+    let catalog = call.inner.catalog.load();
+    let version = catalog.storage_api_version(&call.resource);
+    let mut stored = convert::stored(&call.resource, &version, value);
+    // What another version let through must be readable in the one that is stored.
+    if !call.resource.builtin
+        && let Some(kept) =
+            catalog.storage_version(&call.resource).filter(|r| r.version != call.resource.version)
+    {
+        kept.schema.prune(&mut stored);
+        kept.schema.default(&mut stored);
+    }
+    stored
 }
 
 /// What an update of one object came to.

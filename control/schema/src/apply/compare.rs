@@ -23,6 +23,33 @@ pub(super) fn modified(schema: &Node, old: &Value, new: &Value) -> FieldSet {
     set.without_empty()
 }
 
+/// Adds to what an update has changed the maps and lists that it has brought in: whoever makes one owns it besides its
+/// content. `built_in`: see [`super::Writer`].
+pub(super) fn add_containers(
+    schema: &Node,
+    old: &Value,
+    new: &Value,
+    built_in: bool,
+    set: &mut FieldSet,
+) {
+    let Some(map) = new.as_object().filter(|_| !schema.map_atomic) else { return };
+    for (name, child) in map {
+        let (node, named) = field(schema, name);
+        let Some(inner) = set.children.get_mut(&Element::Field(name.clone())) else { continue };
+        let was = old.get(name);
+        let part_of_struct = built_in && named && !node.properties.is_empty();
+        if was.is_none() && !part_of_struct && !inner.is_empty() && !is_metadata(name, new) {
+            inner.own = true;
+        }
+        add_containers(node, was.unwrap_or(&Value::Null), child, built_in, inner);
+    }
+}
+
+/// The metadata of a whole object is always there.
+fn is_metadata(name: &str, parent: &Value) -> bool {
+    name == "metadata" && parent.get("kind").is_some() && parent.get("apiVersion").is_some()
+}
+
 fn walk(schema: &Node, old: Option<&Value>, new: &Value, set: &mut FieldSet) {
     if old == Some(new) {
         return;

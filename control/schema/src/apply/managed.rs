@@ -57,15 +57,14 @@ impl Entry {
             && self.subresource == writer.subresource
     }
 
-    /// `"kubectl" with subresource "status" using v1 at 2026-01-01T00:00:00Z`.
+    /// `"kubectl" with subresource "status" using v1`; those who apply are known by their name alone.
     pub(super) fn describe(&self) -> String {
         let mut text = crate::error::quote(&self.manager);
         if !self.subresource.is_empty() {
             text.push_str(&format!(" with subresource {}", crate::error::quote(&self.subresource)));
         }
-        text.push_str(&format!(" using {}", self.api_version));
-        if self.operation == Operation::Update && !self.time.is_empty() {
-            text.push_str(&format!(" at {}", self.time));
+        if self.operation == Operation::Update {
+            text.push_str(&format!(" using {}", self.api_version));
         }
         text
     }

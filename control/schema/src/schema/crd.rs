@@ -1,5 +1,7 @@
 //! CustomResourceDefinitions: checking one, filling in its defaults, and the resources it defines.
 
+mod checks;
+
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -9,6 +11,8 @@ use crate::error::FieldError;
 use crate::names;
 use crate::resource::{Resource, Scale, Scope};
 use crate::table::Columns;
+
+pub use checks::stored_versions;
 
 /// Why a stored CRD cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +47,12 @@ pub fn default_crd(crd: &mut Value) {
             if missing(names, "listKind") {
                 names.insert("listKind".to_owned(), Value::from(format!("{kind}List")));
             }
+        }
+    }
+    for version in spec.get_mut("versions").and_then(Value::as_array_mut).into_iter().flatten() {
+        let Some(version) = version.as_object_mut() else { continue };
+        for flag in ["served", "storage"] {
+            version.entry(flag).or_insert(Value::Bool(false));
         }
     }
     if spec.get("conversion").is_none_or(Value::is_null) {
@@ -137,7 +147,7 @@ pub fn resources_of_crd(crd: &Value) -> Result<Vec<Resource>, CrdError> {
                     .map(str::to_owned),
             }),
             storage: version.get("storage") == Some(&Value::Bool(true)),
-            deprecation: deprecation(version, &text(spec, "group"), &version_name, &kind),
+            deprecation: deprecation(crd, version, &text(spec, "group"), &kind),
             selectable_fields: selectable(version),
             schema: Arc::new(schema),
             open_api: Arc::new(open_api.unwrap_or_else(
@@ -163,10 +173,24 @@ fn selectable(version: &Value) -> Vec<String> {
         .collect()
 }
 
-fn deprecation(version: &Value, group: &str, name: &str, kind: &str) -> Option<String> {
+/// A warning, which names the newest stable version that is not deprecated.
+fn deprecation(crd: &Value, version: &Value, group: &str, kind: &str) -> Option<String> {
+    let name = version.get("name").and_then(Value::as_str).unwrap_or_default();
+    let stable = |v: &str| v.strip_prefix('v').and_then(|n| n.parse::<u32>().ok());
+    let on = |v: &Value, key: &str| v.get(key) == Some(&Value::Bool(true));
+    let successor = versions(crd)
+        .iter()
+        .filter(|v| on(v, "served") && !on(v, "deprecated"))
+        .filter_map(|v| v.get("name").and_then(Value::as_str))
+        .filter(|v| stable(v) > stable(name))
+        .max_by_key(|v| stable(v));
     (version.get("deprecated") == Some(&Value::Bool(true))).then(|| {
         let own = version.get("deprecationWarning").and_then(Value::as_str);
-        own.map_or_else(|| format!("{group}/{name} {kind} is deprecated"), str::to_owned)
+        let replacement = successor.map(|v| format!("; use {group}/{v} {kind}"));
+        own.map_or_else(
+            || format!("{group}/{name} {kind} is deprecated{}", replacement.unwrap_or_default()),
+            str::to_owned,
+        )
     })
 }
 
@@ -174,28 +198,27 @@ fn versions(crd: &Value) -> &[Value] {
     crd.pointer("/spec/versions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Checks a CRD as a kube-apiserver does on create.
-pub fn validate_crd(crd: &Value) -> Vec<FieldError> {
+/// Checks a CRD as a kube-apiserver does on create, or as the successor of `old`.
+pub fn validate_crd(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let empty = json!({});
     let spec = crd.get("spec").unwrap_or(&empty);
     let text = |pointer: &str| spec.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let name = crd.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let (group, plural) = (text("/group"), text("/names/plural"));
-    if group.is_empty() {
-        errors.push(FieldError::required("spec.group", ""));
-    } else {
-        for problem in names::dns1123_subdomain(group) {
-            errors.push(FieldError::invalid("spec.group", &Value::from(group), &problem));
-        }
-        if group.split('.').count() < 2 {
-            let detail = "should be a domain with at least one dot";
-            errors.push(FieldError::invalid("spec.group", &Value::from(group), detail));
-        }
-    }
-    if name != format!("{plural}.{group}") {
+    if old.is_none() && name != format!("{plural}.{group}") {
         let detail = "must be spec.names.plural+\".\"+spec.group";
         errors.push(FieldError::invalid("metadata.name", &Value::from(name), detail));
+    }
+    let problems = names::dns1123_subdomain(group);
+    if group.is_empty() {
+        errors.push(FieldError::required("spec.group", ""));
+    } else if !problems.is_empty() {
+        let detail = problems.join(",");
+        errors.push(FieldError::invalid("spec.group", &Value::from(group), &detail));
+    } else if !group.contains('.') {
+        let detail = "should be a domain with at least one dot";
+        errors.push(FieldError::invalid("spec.group", &Value::from(group), detail));
     }
     match text("/scope") {
         "" => errors.push(FieldError::required("spec.scope", "")),
@@ -205,93 +228,113 @@ pub fn validate_crd(crd: &Value) -> Vec<FieldError> {
             errors.push(FieldError::not_supported("spec.scope", &Value::from(other), &known));
         }
     }
-    check_names(spec, &mut errors);
     check_versions(spec, &mut errors);
+    check_names(spec, &mut errors);
+    check_schemas(spec, &mut errors);
+    checks::run(crd, &mut errors);
+    errors.extend(checks::approval(crd, old));
     errors
 }
 
 fn check_names(spec: &Value, errors: &mut Vec<FieldError>) {
-    for key in ["plural", "singular", "kind", "listKind"] {
-        let field = format!("spec.names.{key}");
-        let value =
-            spec.pointer(&format!("/names/{key}")).and_then(Value::as_str).unwrap_or_default();
-        if value.is_empty() {
-            errors.push(FieldError::required(field, ""));
-            continue;
-        }
-        let shown = Value::from(value);
-        for problem in names::dns1035_label(&value.to_lowercase()) {
-            errors.push(FieldError::invalid(field.clone(), &shown, &problem));
+    let names = spec.get("names").unwrap_or(&Value::Null);
+    let text = |key: &str| names.get(key).and_then(Value::as_str).unwrap_or_default();
+    let keys = ["plural", "singular", "kind", "listKind"];
+    for key in keys.iter().filter(|key| text(key).is_empty()) {
+        errors.push(FieldError::required(format!("spec.names.{key}"), ""));
+    }
+    for key in keys.iter().filter(|key| !text(key).is_empty()) {
+        let mixed = key.to_lowercase().ends_with("kind");
+        let checked = if mixed { text(key).to_lowercase() } else { text(key).to_owned() };
+        let problems = names::dns1035_label(&checked).join(",");
+        let hint = if mixed { "may have mixed case, but should otherwise match: " } else { "" };
+        if !problems.is_empty() {
+            let field = format!("spec.names.{key}");
+            let detail = format!("{hint}{problems}");
+            errors.push(FieldError::invalid(field, &Value::from(text(key)), &detail));
         }
     }
-    let short = spec
-        .pointer("/names/shortNames")
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    for (index, value) in short.iter().enumerate() {
-        for problem in names::dns1035_label(value.as_str().unwrap_or_default()) {
-            errors.push(FieldError::invalid(
-                format!("spec.names.shortNames[{index}]"),
-                value,
-                &problem,
-            ));
-        }
+    check_labels(names, "shortNames", errors);
+    if !text("kind").is_empty() && text("kind") == text("listKind") {
+        let detail = "kind and listKind may not be the same";
+        let shown = Value::from(text("listKind"));
+        errors.push(FieldError::invalid("spec.names.listKind", &shown, detail));
     }
-    let (kind, list) = (spec.pointer("/names/kind"), spec.pointer("/names/listKind"));
-    if let (Some(kind), Some(list)) = (kind, list)
-        && kind == list
-    {
-        errors.push(FieldError::invalid(
-            "spec.names.listKind",
-            list,
-            "kind and listKind may not be the same",
-        ));
+    check_labels(names, "categories", errors);
+}
+
+fn check_labels(names: &Value, key: &str, errors: &mut Vec<FieldError>) {
+    let list = names.get(key).and_then(Value::as_array);
+    for (index, value) in list.into_iter().flatten().enumerate() {
+        let problems = names::dns1035_label(value.as_str().unwrap_or_default()).join(",");
+        if !problems.is_empty() {
+            let field = format!("spec.names.{key}[{index}]");
+            errors.push(FieldError::invalid(field, value, &problems));
+        }
     }
 }
 
+fn versions_of(spec: &Value) -> &[Value] {
+    spec.get("versions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// A version as kube prints it, where all versions agree on what is hoisted to the spec.
+fn internal(version: &Value) -> Value {
+    let flag = |key: &str| version.get(key) == Some(&Value::Bool(true));
+    json!({
+        "Name": version.get("name"), "Served": flag("served"), "Storage": flag("storage"),
+        "Deprecated": flag("deprecated"), "DeprecationWarning": version.get("deprecationWarning"),
+        "Schema": null, "Subresources": null, "AdditionalPrinterColumns": null, "SelectableFields": null,
+    })
+}
+
 fn check_versions(spec: &Value, errors: &mut Vec<FieldError>) {
-    let none = Vec::new();
-    let versions = spec.get("versions").and_then(Value::as_array).unwrap_or(&none);
+    let versions = versions_of(spec);
+    for (index, version) in versions.iter().enumerate() {
+        if version.pointer("/schema/openAPIV3Schema").is_none() {
+            let field = format!("spec.versions[{index}].schema.openAPIV3Schema");
+            errors.push(FieldError::required(field, ""));
+        }
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    let mut unique = true;
+    for (index, version) in versions.iter().enumerate() {
+        let name = version.get("name").and_then(Value::as_str).unwrap_or_default();
+        let problems = names::dns1035_label(name).join(",");
+        if !problems.is_empty() {
+            let field = format!("spec.versions[{index}].name");
+            errors.push(FieldError::invalid(field, &Value::from(name), &problems));
+        }
+        unique &= !seen.contains(&name);
+        seen.push(name);
+    }
+    let mut whole = |detail: &str| {
+        let shown: Value = versions.iter().map(internal).collect();
+        errors.push(FieldError::invalid("spec.versions", &shown, detail));
+    };
+    if !unique {
+        whole("must contain unique version names");
+    }
     let storage = versions.iter().filter(|v| v.get("storage") == Some(&Value::Bool(true))).count();
     if storage != 1 {
-        let detail = "must have exactly one version marked as storage version";
-        errors.push(FieldError::invalid("spec.versions", &Value::from(versions.clone()), detail));
+        whole("must have exactly one version marked as storage version");
     }
-    // kube hoists a schema that all versions share, and names it by the older field.
+}
+
+/// kube hoists a schema that all versions share, and names it by the older field.
+fn check_schemas(spec: &Value, errors: &mut Vec<FieldError>) {
+    let versions = versions_of(spec);
     let first = versions.first().and_then(|v| v.get("schema"));
     let shared = versions.iter().all(|v| v.get("schema") == first);
-    let mut seen: Vec<&str> = Vec::new();
-    for (index, version) in versions.iter().enumerate() {
-        let at = format!("spec.versions[{index}]");
-        let name = version.get("name").and_then(Value::as_str).unwrap_or_default();
-        for problem in names::dns1035_label(name) {
-            errors.push(FieldError::invalid(format!("{at}.name"), &Value::from(name), &problem));
-        }
-        if seen.contains(&name) {
-            errors.push(FieldError::invalid(
-                format!("{at}.name"),
-                &Value::from(name),
-                "must be unique",
-            ));
-        }
-        seen.push(name);
-        match version.pointer("/schema/openAPIV3Schema") {
-            None => errors.push(FieldError::required(
-                format!("{at}.schema.openAPIV3Schema"),
-                "schemas are required",
-            )),
-            Some(_) if shared && index > 0 => {}
-            Some(schema) => {
-                let field = if shared {
-                    "spec.validation.openAPIV3Schema".to_owned()
-                } else {
-                    format!("{at}.schema.openAPIV3Schema")
-                };
-                errors.extend(structural::check(schema, &field));
-                check_defaults(schema, &field, errors);
-            }
-        }
+    for (index, version) in versions.iter().enumerate().take(if shared { 1 } else { usize::MAX }) {
+        let Some(schema) = version.pointer("/schema/openAPIV3Schema") else { continue };
+        let field = if shared {
+            "spec.validation.openAPIV3Schema".to_owned()
+        } else {
+            format!("spec.versions[{index}].schema.openAPIV3Schema")
+        };
+        errors.extend(structural::check(schema, &field));
+        check_defaults(schema, &field, errors);
     }
 }
 

@@ -249,7 +249,7 @@ mod tests {
                 "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
                     {"type": "object", "x-kubernetes-validations": [{"rule": "self.a >"}]}}}]},
         });
-        let errors = validate_crd(&crd);
+        let errors = validate_crd(&crd, None);
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(errors[0].to_string().contains("x-kubernetes-validations[0].rule: Invalid value: \"self.a >\": compilation failed: ERROR: <input>:1:9"));
     }

@@ -164,7 +164,7 @@ fn a_field_that_must_equal_its_old_self_is_immutable() {
 fn a_good_definition_passes_and_yields_its_resource() {
     let mut crd = crd();
     default_crd(&mut crd);
-    assert_eq!(validate_crd(&crd), vec![]);
+    assert_eq!(validate_crd(&crd, None), vec![]);
     let r = resource();
     assert_eq!(
         (r.api_version().as_str(), r.qualified().as_str()),
@@ -184,7 +184,7 @@ fn definitions_that_are_not_structural_are_refused() {
         let mut crd = crd();
         default_crd(&mut crd);
         change(&mut crd);
-        validate_crd(&crd).iter().map(ToString::to_string).collect()
+        validate_crd(&crd, None).iter().map(ToString::to_string).collect()
     };
     assert_eq!(
         errors(|c| {
@@ -192,7 +192,8 @@ fn definitions_that_are_not_structural_are_refused() {
                 ["domain"] = json!({"description": "no type"});
         }),
         [
-            "spec.validation.openAPIV3Schema.properties[spec].properties[domain].type: Required value: must not be empty for specified object fields"
+            "spec.validation.openAPIV3Schema.properties[spec].properties[domain].type: Required value: must not be empty for specified object fields",
+            "spec.selectableFields[0].jsonPath: Invalid value: \".spec.domain\": must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed."
         ]
     );
     assert_eq!(

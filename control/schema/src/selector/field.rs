@@ -65,7 +65,7 @@ impl FromStr for FieldSelector {
             let refuse =
                 || SelectorError::Field { selector: selector.to_owned(), term: term.clone() };
             let (field, value, negated) = operator(&term).ok_or_else(refuse)?;
-            let value = unescape(value).ok_or_else(refuse)?;
+            let value = unescape(value)?;
             terms.push(FieldTerm { field: field.to_owned(), value, negated });
         }
         Ok(Self { terms })
@@ -98,20 +98,23 @@ fn operator(term: &str) -> Option<(&str, &str, bool)> {
     rest.strip_prefix("==").or_else(|| rest.strip_prefix('=')).map(|value| (field, value, false))
 }
 
-fn unescape(value: &str) -> Option<String> {
+fn unescape(value: &str) -> Result<String, SelectorError> {
     let mut text = String::with_capacity(value.len());
     let mut chars = value.chars();
     while let Some(c) = chars.next() {
         match c {
-            '\\' => match chars.next()? {
-                c @ ('\\' | ',' | '=') => text.push(c),
-                _ => return None,
+            '\\' => match chars.next() {
+                Some(c @ ('\\' | ',' | '=')) => text.push(c),
+                other => {
+                    let tail = other.map(String::from).unwrap_or_default();
+                    return Err(SelectorError::Escape(format!("\\{tail}")));
+                }
             },
-            ',' | '=' => return None,
+            ',' | '=' => return Err(SelectorError::Unescaped(c)),
             c => text.push(c),
         }
     }
-    Some(text)
+    Ok(text)
 }
 
 impl fmt::Display for FieldSelector {

@@ -92,7 +92,7 @@ impl Requirement {
         values.dedup();
         let refuse = |error: FieldError| Err(SelectorError::Label(error.to_string()));
         if let Some(problem) = names::qualified_name(&key).first() {
-            return refuse(FieldError::invalid("key", &Value::from(key), problem));
+            return refuse(FieldError::invalid("", &Value::from(key), problem));
         }
         let shown = || Value::from(values.clone());
         match operator {
@@ -320,7 +320,12 @@ impl Parser {
     fn set(&mut self, key: String, operator: Operator) -> Result<Requirement, SelectorError> {
         match self.next() {
             Token::Open => {}
-            other => return Err(found(&other, "'('")),
+            other => {
+                return Err(SelectorError::Label(format!(
+                    "found '{}' expected: '('",
+                    other.text()
+                )));
+            }
         }
         let mut values = Vec::new();
         let mut current: Option<String> = None;
