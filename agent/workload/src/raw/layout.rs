@@ -214,7 +214,8 @@ fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
 /// Whole or not at all, also when the machine loses power. Readable by the owner only: the record
 /// holds the task's environment.
 fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
-    let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
+    let mut file =
+        tempfile::NamedTempFile::new_in(path.parent().unwrap_or_else(|| Path::new(".")))?;
     serde_json::to_writer_pretty(&mut file, value)?;
     file.as_file().sync_all()?;
     file.persist(path)?;
