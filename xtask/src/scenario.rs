@@ -35,7 +35,7 @@ pub(crate) struct Worker {
     pub(crate) checksums: String,
 }
 
-/// TCP without RLark over the same routers, in the same run.
+/// What the demo found.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) phase: String,

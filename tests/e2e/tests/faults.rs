@@ -14,7 +14,7 @@ use test_kit::{
 };
 
 const PYTHON: &str = "/usr/bin/python3";
-/// When to give up waiting; a busy machine is slow, which is no fault of the product.
+/// When to give up on the first answers, and on a machine that was down for a minute.
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// Connects, sends, and says how that failed.
@@ -88,8 +88,9 @@ fn a_killed_node_resets_relayed_flows_at_once_and_its_successor_carries_new_ones
         for at in [1, 0] {
             let (near, far) = (count(p, "near", "BROKEN")?, count(p, "far", "BROKEN")?);
             p.machines[at].node.kill()?;
+            let killed = Instant::now();
             let broken = |p: &Product| {
-                eventually("the relayed flow to break", Duration::from_secs(15), || {
+                eventually("the relayed flow to break", Duration::from_secs(5), || {
                     Ok((count(p, "far", "BROKEN")? > far).then_some(()))
                 })
             };
@@ -105,9 +106,10 @@ fn a_killed_node_resets_relayed_flows_at_once_and_its_successor_carries_new_ones
             pause(Duration::from_secs(1)); // somebody notices and starts it again
             p.start_node(at)?;
             broken(p)?;
-            pongs(p, "far", 1, LIMIT)?;
+            pongs(p, "far", 1, Duration::from_secs(10))?;
             ensure!(count(p, "near", "BROKEN")? == near, "the direct flow broke");
-            pongs(p, "near", 1, LIMIT)?;
+            pongs(p, "near", 1, Duration::from_secs(3))?;
+            ensure!(killed.elapsed() < Duration::from_secs(12), "{:?}", killed.elapsed());
         }
         p.alive()
     })
@@ -153,9 +155,9 @@ fn a_killed_agent_takes_no_task_with_it() -> Result<()> {
                 p.start_node(1)?;
             }
             p.start_agent(1)?;
-            pongs(p, "far", 2, LIMIT)?;
+            pongs(p, "far", 2, Duration::from_secs(15))?;
             ensure!(p.pod(1, "j-far-0")?.pid == pid, "the task was started again");
-            eventually("logs to be served again", LIMIT, || {
+            eventually("logs to be served again", Duration::from_secs(15), || {
                 Ok(p.logs("j").is_ok_and(|l| l.contains("far") && l.contains("PONG")).then_some(()))
             })?;
             let pods = p.get("rlpod -A")?;
@@ -172,9 +174,9 @@ fn a_server_that_is_away_for_twenty_seconds_stops_nothing() -> Result<()> {
         let before = [count(p, "near", "BROKEN")?, count(p, "far", "BROKEN")?];
         p.server.as_mut().context("server")?.kill()?;
         pause(Duration::from_secs(20));
-        pongs(p, "near", 2, LIMIT)?;
+        pongs(p, "near", 2, Duration::from_secs(3))?;
         p.start_server()?;
-        pongs(p, "far", 2, LIMIT)?;
+        pongs(p, "far", 2, Duration::from_secs(15))?;
         let after = [count(p, "near", "BROKEN")?, count(p, "far", "BROKEN")?];
         ensure!(before == after, "flows broke: {:?} {:?}", said(p, "near")?, said(p, "far")?);
         p.online()
@@ -188,7 +190,7 @@ fn a_site_that_is_cut_off_for_twenty_seconds_resumes() -> Result<()> {
         p.sites.get("edge").context("site")?.uplink(false)?;
         pause(Duration::from_secs(20));
         p.sites.get("edge").context("site")?.uplink(true)?;
-        pongs(p, "far", 2, LIMIT)?;
+        pongs(p, "far", 2, Duration::from_secs(20))?;
         ensure!(count(p, "far", "BROKEN")? == before, "far broke: {:?}", said(p, "far")?);
         p.online()
     })
@@ -199,11 +201,11 @@ fn a_task_that_ends_while_the_server_is_away_is_reported_later() -> Result<()> {
     let mut p = test_e2e::two_sites()?;
     let run = |p: &mut Product| -> Result<()> {
         p.apply("apiVersion: rlinf.io/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec:\n  tasks: [{name: a, role: Actor, agentType: Raw, nodeSelector: {site: edge}, raw: {entrypoint: [sh, -c, \"echo begun; sleep 4; echo done\"]}}]\n")?;
-        test_e2e::phase(p, "j", "Running", LIMIT)?;
+        test_e2e::phase(p, "j", "Running", Duration::from_secs(30))?;
         p.server.as_mut().context("server")?.kill()?;
         pause(Duration::from_secs(6));
         p.start_server()?;
-        test_e2e::phase(p, "j", "Succeeded", LIMIT)?;
+        test_e2e::phase(p, "j", "Succeeded", Duration::from_secs(20))?;
         ensure!(p.logs("j")?.contains("done"));
         Ok(())
     };
@@ -231,13 +233,13 @@ fn machines_that_start_before_the_server_enrol_when_it_comes() -> Result<()> {
             &(test_e2e::domain("d", "10.98.0.0/24")
                 + &test_e2e::idle_job("j", "d", &[("a", "cloud"), ("b", "edge")])),
         )?;
-        eventually("the Task to wait for its node", LIMIT, || {
+        eventually("the Task to wait for its node", Duration::from_secs(30), || {
             let task = p.get("task j-a -n rlark-cloud");
             Ok(task.is_ok_and(|t| text(&t, "/status/message").contains("rlark-node")).then_some(()))
         })?;
         p.start_node(0)?;
         for task in [(0, "j-a-0"), (1, "j-b-0")] {
-            eventually(task.1, LIMIT, || Ok(p.pod(task.0, task.1).ok()))?;
+            eventually(task.1, Duration::from_secs(30), || Ok(p.pod(task.0, task.1).ok()))?;
         }
         p.alive()
     };
