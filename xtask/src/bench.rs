@@ -79,7 +79,7 @@ pub(crate) fn measure(p: &mut Product, steps: &mut Steps) -> Result<Vec<Figure>>
 fn job(p: &mut Product, kind: &str, bar: &crate::ui::Progress) -> Result<Vec<Value>> {
     let name = format!("bench-{kind}");
     p.apply(&measuring_job(&name, kind))?;
-    scenario::finish(p, &name, bar, |_| ())?;
+    scenario::finish(p, &name, bar, |_| true)?;
     results(&p.logs(&name)?)
 }
 
@@ -99,7 +99,7 @@ spec:
       nodeSelector: {{ site: {site} }}
       raw:
         artifact: file:///opt/rlark/bin/rlark-traffic
-        entrypoint: ["rlark-traffic", "measure", {raw}"--label", "{kind}", "--mib", "512",
+        entrypoint: ["rlark-traffic", "measure", {raw}"--label", "{kind}", "--mib", "512", "--rounds", "5",
           "--to", "bench-server-server-0.rlark-domain:7000"]
 "#
     )
@@ -125,7 +125,7 @@ fn direct_figures(all: &[Value]) -> Result<Vec<Figure>> {
     let ratio = (up + down) / (raw_up + raw_down);
     let (connect, raw_connect) = (number(ours, "/connect/p50_us"), number(raw, "/connect/p50_us"));
     Ok(vec![
-        Figure::new("direct.throughput.ratio", ratio, "", Goal::AtLeast(0.95), 3)
+        Figure::new("direct.throughput.ratio", ratio, "", Goal::AtLeast(0.95), 5)
             .beside("raw Gbit/s", raw_up),
         Figure::new(
             "direct.connect.extra_us",
@@ -173,7 +173,7 @@ fn relay_figures(relay: &[Value], raw: &Value) -> Result<Vec<Figure>> {
             number(ours, "/up_gbps"),
             "Gbit/s",
             Goal::AtLeast(least),
-            3,
+            5,
         )
         .beside("raw", raw_up),
         Figure::new(
@@ -181,7 +181,7 @@ fn relay_figures(relay: &[Value], raw: &Value) -> Result<Vec<Figure>> {
             number(ours, "/down_gbps"),
             "Gbit/s",
             Goal::None,
-            3,
+            5,
         )
         .beside("raw", number(raw, "/down_gbps")),
     ])

@@ -6,17 +6,20 @@
 //!      └── 5 s, bad hello ─▶ closed     └── ticket expired, other side gone ─▶ closed
 //! ```
 
+mod splicers;
+
 use std::{
     collections::HashMap,
+    io,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use control_api::session::{RELAY_HELLO, RELAY_PAIRED};
-use datapath_net::splice::{self, Meter};
+use datapath_net::sockets;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -26,6 +29,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use self::splicers::Splicers;
 use crate::{Hub, carriers::Presented, standing::Member};
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -94,16 +98,24 @@ enum RelayError {
     #[error("one of its machines was removed")]
     Removed,
     #[error("the connection broke")]
-    Io(#[from] std::io::Error),
+    Io(#[from] io::Error),
 }
 
 impl Hub {
     /// Serves the relay's listener until `stop`; open pairs are closed then.
-    pub async fn serve_relay(&self, listener: TcpListener, stop: CancellationToken) {
+    ///
+    /// # Errors
+    /// Its threads could not be started.
+    pub async fn serve_relay(
+        &self,
+        listener: TcpListener,
+        stop: CancellationToken,
+    ) -> io::Result<()> {
+        let splicers = Arc::new(Splicers::start()?);
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => return Ok(()),
                 Some(_) = connections.join_next(), if !connections.is_empty() => continue,
                 accepted = listener.accept() => accepted,
             };
@@ -120,16 +132,16 @@ impl Hub {
                 tracing::warn!(%remote, "too many unpaired relay connections, closing the newest");
                 continue;
             }
-            let hub = self.clone();
+            let (hub, splicers) = (self.clone(), Arc::clone(&splicers));
             connections.spawn(async move {
-                if let Err(error) = hub.relay(stream).await {
+                if let Err(error) = hub.relay(stream, &splicers).await {
                     tracing::info!(%error, %remote, "relay connection closed");
                 }
             });
         }
     }
 
-    async fn relay(&self, mut stream: TcpStream) -> Result<(), RelayError> {
+    async fn relay(&self, mut stream: TcpStream, splicers: &Splicers) -> Result<(), RelayError> {
         let relay = &self.inner.relay;
         let counted = Counted::new(&relay.unpaired);
         stream.set_nodelay(true)?;
@@ -145,17 +157,18 @@ impl Hub {
                 drop(counted);
                 let _paired = Counted::new(&relay.paired);
                 join(&mut stream, &mut partner).await?;
-                let meter = Meter::default();
-                let end = tokio::select! {
-                    end = splice::join(stream, partner, &meter) => end,
-                    () = self.removal_of_any(&ends) => {
-                        return Err(RelayError::Removed);
+                for end in [&stream, &partner] {
+                    if let Err(error) = sockets::suit_path(end) {
+                        tracing::debug!(%error, "a carrier keeps the machine's congestion control");
                     }
-                };
-                let (there, back) =
-                    (meter.a_to_b.load(Ordering::Relaxed), meter.b_to_a.load(Ordering::Relaxed));
-                tracing::debug!(?end, there, back, "relayed carrier ended");
-                Ok(())
+                }
+                tokio::select! {
+                    end = splicers.join(stream, partner) => {
+                        tracing::debug!(?end, "relayed carrier ended");
+                        Ok(())
+                    }
+                    () = self.removal_of_any(&ends) => Err(RelayError::Removed),
+                }
             }
         }
     }

@@ -143,8 +143,7 @@ impl Server {
         }));
         let (relay_hub, relay_stop) = (hub.clone(), stop.clone());
         parts.spawn(part("the relay", async move {
-            relay_hub.serve_relay(self.relay, relay_stop).await;
-            Ok(())
+            Ok(relay_hub.serve_relay(self.relay, relay_stop).await?)
         }));
         let hub_stop = stop.clone();
         parts.spawn(part("the hub", async move { Ok(hub.run(hub_stop).await?) }));

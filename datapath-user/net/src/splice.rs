@@ -8,15 +8,15 @@ use std::{
     io,
     os::fd::{AsFd as _, OwnedFd},
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 use rustix::{
     net::{Shutdown, shutdown},
     pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice},
 };
+use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream};
-
-use crate::sockets::arm_reset;
 
 /// What a pipe may hold. Larger saves system calls, smaller saves memory while one side is slow.
 const PIPE: usize = 256 * 1024;
@@ -48,7 +48,8 @@ pub enum SpliceError {
 }
 
 /// Copies both ways until both sides have sent their FIN, passing each FIN on as a half-close. After an error of either
-/// side (an RST, say) both get an RST. Both are closed on return. Dropping the future closes both with FIN.
+/// side (an RST, say) both get an RST. Both are closed on return; after both FINs what the kernel still holds is delivered,
+/// even if a socket came with SO_LINGER 0. Dropping the future closes both as their SO_LINGER says.
 ///
 /// # Errors
 /// A side broke; `meter` holds what had been passed on.
@@ -56,10 +57,9 @@ pub async fn join(a: TcpStream, b: TcpStream, meter: &Meter) -> Result<(), Splic
     let there = direction((&a, 'a'), (&b, 'b'), &meter.a_to_b);
     let back = direction((&b, 'b'), (&a, 'a'), &meter.b_to_a);
     let done = tokio::try_join!(there, back);
-    if done.is_err() {
-        for side in [&a, &b] {
-            let _closed_anyway = arm_reset(side);
-        }
+    for side in [&a, &b] {
+        let linger = if done.is_ok() { None } else { Some(Duration::ZERO) };
+        let _closed_anyway = SockRef::from(side).set_linger(linger);
     }
     done.map(drop)
 }
@@ -171,6 +171,30 @@ mod tests {
         joined?;
         assert_eq!(meter.a_to_b.load(Ordering::Relaxed), 8 << 20);
         assert_eq!(meter.b_to_a.load(Ordering::Relaxed), 3 << 20);
+        Ok(())
+    }
+
+    /// A landed connection comes with SO_LINGER 0, with which close throws away what is not yet sent.
+    #[tokio::test]
+    async fn after_both_ends_a_late_reader_still_gets_everything() -> Tested {
+        let ((mut left, a), (b, right)) = (pair().await?, pair().await?);
+        crate::sockets::arm_reset(&a)?;
+        crate::sockets::arm_reset(&b)?;
+        let meter = Meter::default();
+        let (total, right) = (1 << 20, right.into_std()?);
+        let apps = async {
+            left.write_all(&pattern(total, 4)).await?;
+            left.shutdown().await
+        };
+        right.shutdown(std::net::Shutdown::Write)?;
+        let (joined, apps) = tokio::join!(join(a, b, &meter), apps);
+        apps?;
+        joined?;
+        right.set_nonblocking(false)?;
+        right.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let mut got = Vec::new();
+        io::Read::read_to_end(&mut &right, &mut got)?;
+        assert_eq!(got.len(), total);
         Ok(())
     }
 

@@ -47,7 +47,11 @@ pub async fn run(listener: TcpListener, pod: Arc<LocalPod>, open: Arc<dyn Open>)
             }
         };
         match stream.local_addr() {
-            Ok(to) => open.open(&pod, canonical(from), canonical(to), stream),
+            Ok(to) => {
+                open.open(&pod, canonical(from), canonical(to), stream);
+                // That one leaves before the next is looked for.
+                tokio::task::yield_now().await;
+            }
             Err(e) => {
                 tracing::debug!(pod = pod.attached.uid, error = %e, "landed connection is gone");
             }

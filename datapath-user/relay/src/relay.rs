@@ -114,7 +114,9 @@ impl Relay {
     }
 
     /// As [`Relay::open`], for a connection that was accepted by a task on [`Relay::runtime`]: it
-    /// stays registered there and no other thread is woken.
+    /// stays registered there and no other thread is woken. It must have TCP_NODELAY and, so that the
+    /// application is told the truth if this process is killed, SO_LINGER 0: set on the listener, both
+    /// are inherited.
     pub fn open_here(&self, request: OpenRequest, conn: tokio::net::TcpStream) {
         self.open_landed(request, Landed::Here(conn));
     }

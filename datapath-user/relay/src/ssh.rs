@@ -259,6 +259,9 @@ fn tune(tcp: &TcpStream, dead_after: Duration) -> std::io::Result<()> {
     tcp.set_nonblocking(true)?;
     tcp.set_nodelay(true)?;
     let s = socket2::SockRef::from(tcp);
+    if let Err(error) = datapath_net::sockets::suit_path(tcp) {
+        tracing::debug!(%error, "the carrier keeps the machine's congestion control");
+    }
     s.set_tcp_notsent_lowat(NOTSENT_LOWAT)?;
     s.set_tcp_user_timeout(Some(dead_after))
 }

@@ -6,6 +6,7 @@
 
 pub mod cgroup;
 pub mod command;
+pub mod follow;
 pub mod forward;
 pub mod lab;
 pub mod net;

@@ -52,7 +52,8 @@ fn prepare(s: &SockRef<'_>) -> io::Result<()> {
 /// An application's connection, from whichever thread.
 pub(crate) enum Landed {
     Plain(StdStream),
-    /// Registered with the interactive lane's runtime already.
+    /// Registered with the interactive lane's runtime already, and prepared: its listener has the
+    /// options, which accepted connections inherit.
     Here(TcpStream),
 }
 
@@ -91,8 +92,8 @@ pub(crate) async fn open(shared: &Arc<Shared>, link: &Arc<Link>, flow: Arc<Flow>
 async fn start(flow: &Flow, conn: Landed) -> io::Result<()> {
     if let Landed::Plain(s) = &conn {
         s.set_nonblocking(true)?;
+        prepare(&conn.socket())?;
     }
-    prepare(&conn.socket())?;
     if !first_bytes(flow, &conn)? {
         // A program that connects writes at once: it may need this thread's core to do so.
         tokio::task::yield_now().await;
@@ -156,7 +157,6 @@ pub(crate) async fn accept(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Fl
 /// The target's connection stands: it gets the first bytes at once, past the runtime, which believes
 /// that the socket is full until its reactor has looked.
 fn delivered(shared: &Shared, flow: &Flow, conn: StdStream) -> io::Result<TcpStream> {
-    conn.set_nonblocking(true)?;
     prepare(&SockRef::from(&conn))?;
     flow.core.hold().drain(shared, |b| (&conn).write(b))?;
     TcpStream::from_std(conn)
@@ -304,7 +304,7 @@ impl Flow {
         link: &Arc<Link>,
         sock: &TcpStream,
     ) -> Result<(), Stop> {
-        let mut large = false;
+        let (mut large, mut drained) = (false, false);
         loop {
             let (send, budget, done) = {
                 let c = self.core.hold();
@@ -330,6 +330,10 @@ impl Flow {
                     () = failure(sock) => return Err(Stop::Reset(Reason::Reset)),
                 }
             }
+            if std::mem::take(&mut drained) {
+                tokio::task::yield_now().await;
+                continue;
+            }
             tokio::select! {
                 biased;
                 () = self.tx_wake.notified() => continue,
@@ -338,8 +342,12 @@ impl Flow {
             let most = usize::try_from(budget).unwrap_or(MAX_DATA).min(MAX_DATA);
             let most = if large { most } else { most.min(SMALL) };
             match self.read(sock, most) {
-                // The rest of a credit may be little; the application was not.
-                Ok(n) => large = n == most || n >= SMALL,
+                Ok(n) => {
+                    // The rest of a credit may be little; the application was not.
+                    large = n == most || n >= SMALL;
+                    // Nothing more is there, most likely: what was read leaves before that is tried.
+                    drained = n < most;
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(e) => return Err(e.into()),
             }
