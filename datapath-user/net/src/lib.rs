@@ -7,6 +7,7 @@
 //! * [`site`]: bridge, veth pairs and NAT for tasks that get their network from us.
 //! * [`sockets`]: the relay's listeners and delivery connections.
 //! * [`splice`]: a pair of connections, copied by the kernel.
+//! * [`stock`]: delivery sockets made ahead.
 //! * [`procfs`]: who listens in a namespace.
 //!
 //! Nothing here spawns tasks or owns a runtime. Root is needed for all but `splice` and most of `sockets`.
@@ -17,4 +18,5 @@ pub mod procfs;
 pub mod site;
 pub mod sockets;
 pub mod splice;
+pub mod stock;
 pub mod vip;

@@ -46,19 +46,6 @@ pub fn landing_listener(netns: BorrowedFd<'_>, family_of: IpAddr) -> io::Result<
     Ok(listener)
 }
 
-/// Connects inside a pod's namespace with a peer's VIP as source, so that the application sees whom it talks to. The source
-/// port is chosen at connect() (`IP_BIND_ADDRESS_NO_PORT`): unique per destination, not per address. Cancel safe.
-///
-/// # Errors
-/// What connect() says: ECONNREFUSED when nobody listens.
-pub async fn deliver(
-    netns: BorrowedFd<'_>,
-    source: IpAddr,
-    to: SocketAddr,
-) -> io::Result<StdStream> {
-    connect(delivery_socket(netns, source, to)?, to).await
-}
-
 /// Connects a non-blocking socket. A connection within one namespace stands (or is refused) by the
 /// time connect() returns, though it says EINPROGRESS; then the reactor is not asked, which would
 /// cost two `epoll_ctl` and a round of the loop. Cancel safe.
@@ -85,14 +72,10 @@ pub async fn connect(socket: Socket, to: SocketAddr) -> io::Result<StdStream> {
     }
 }
 
-fn delivery_socket(netns: BorrowedFd<'_>, source: IpAddr, to: SocketAddr) -> io::Result<Socket> {
-    let socket = visit_netns(netns, || {
-        Socket::new(Domain::for_address(to), Type::STREAM.nonblocking(), Some(Protocol::TCP))
-    })??;
-    // Works for IPv6 sockets too: both options live in the common part.
-    set_int(socket.as_fd(), libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
-    socket.bind(&SocketAddr::new(source, 0).into())?;
-    Ok(socket)
+/// A bind() to come chooses the address only, connect() the port.
+pub(crate) fn bind_without_port(socket: BorrowedFd<'_>) -> io::Result<()> {
+    // Works for IPv6 sockets too: the option lives in the common part.
+    set_int(socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
 /// How a connection of the relay behaves.
@@ -220,7 +203,9 @@ fn set_int(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{netns::Netns, vip::VipInterface};
+    use std::sync::Arc;
+
+    use crate::{netns::Netns, stock::Stock, vip::VipInterface};
 
     type Tested = Result<(), Box<dyn std::error::Error>>;
 
@@ -240,7 +225,8 @@ mod tests {
         )?)?;
         let to = SocketAddr::from(([10, 2, 0, 4], 9000));
         let peer = IpAddr::from([10, 2, 0, 77]);
-        let stream = deliver(netns.as_fd(), peer, to).await?;
+        let stock = Stock::new(Arc::new(netns.try_clone()?));
+        let stream = stock.deliver(peer, to).await?;
         tune(&stream, Tuning::default())?;
         let (accepted, from) = app.accept().await?;
         assert_eq!(from.ip(), peer);
@@ -250,7 +236,7 @@ mod tests {
         accepted.readable().await?;
         let end = accepted.try_read(&mut [0]).map_err(|e| e.kind());
         assert_eq!(end, Err(io::ErrorKind::ConnectionReset));
-        let refused = deliver(netns.as_fd(), peer, SocketAddr::from(([10, 2, 0, 4], 9))).await;
+        let refused = stock.deliver(peer, SocketAddr::from(([10, 2, 0, 4], 9))).await;
         assert_eq!(refused.map_err(|e| e.kind()).err(), Some(io::ErrorKind::ConnectionRefused));
         Ok(())
     }

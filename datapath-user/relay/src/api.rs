@@ -25,7 +25,8 @@ pub trait Deliver: Send + Sync + 'static {
     /// Polled on a lane's thread: it must not block, and a future that is dropped (deadline, reset
     /// by the opener) must leave nothing behind. The relay itself limits it to
     /// [`RelayConfig::deliver_timeout`] and refuses with [`Reason::Timeout`] then. The tokio runtime
-    /// that polls it has I/O and time enabled. The stream must be non-blocking.
+    /// that polls it has I/O and time enabled. The stream must be non-blocking
+    /// and have TCP_NODELAY and, so that the application is told the truth if this process is killed, SO_LINGER 0.
     fn deliver<'a>(
         &'a self,
         domain: &'a DomainName,

@@ -256,12 +256,12 @@ fn a_socket_bound_to_its_virtual_address_goes_through_the_relay() -> Result<()> 
 
 #[tokio::test]
 async fn a_delivery_from_a_peers_address_passes_hooks_and_guard() -> Result<()> {
-    use std::os::fd::AsFd as _;
     let lab = Lab::new()?;
     let app = lab.a.listen("0.0.0.0:9000")?;
     let to = SocketAddr::new(lab.a.vip, 9000);
     let peer = REMOTE.parse()?;
-    let stream = datapath_net::sockets::deliver(lab.a.netns.as_fd(), peer, to).await?;
+    let stock = datapath_net::stock::Stock::new(std::sync::Arc::new(lab.a.netns.try_clone()?));
+    let stream = stock.deliver(peer, to).await?;
     let (server, from) = accept(&app)?;
     assert_eq!(from.ip(), peer);
     assert_eq!(server.local_addr()?, to);

@@ -19,7 +19,8 @@ use datapath_net::{
     netlink::Netlink,
     netns::{Netns, visit_netns},
     procfs,
-    sockets::{deliver, landing_listener},
+    sockets::landing_listener,
+    stock::Stock,
     vip::VipInterface,
 };
 use futures::{FutureExt as _, future::BoxFuture};
@@ -71,6 +72,7 @@ struct Shared {
 struct Standing {
     guard: Guard,
     netns: Arc<Netns>,
+    stock: Arc<Stock>,
     landing: SocketAddr,
 }
 
@@ -141,6 +143,11 @@ impl Shared {
         lock(&self.pods).get(&cookie).map(|s| Arc::clone(&s.netns)).ok_or_else(gone)
     }
 
+    fn stock(&self, cookie: u64) -> io::Result<Arc<Stock>> {
+        let gone = || io::Error::new(io::ErrorKind::NotFound, "the pod is not on this node");
+        lock(&self.pods).get(&cookie).map(|s| Arc::clone(&s.stock)).ok_or_else(gone)
+    }
+
     /// Landing listener, guard, interface and route, in this order; all or nothing.
     fn join(&self, join: &Join) -> Result<std::net::TcpListener, KernelError> {
         let opened = Netns::open(&join.netns).map_err(|e| step(join, "its namespace")(e.into()))?;
@@ -170,7 +177,9 @@ impl Shared {
             drop(guard.detach());
             return Err(e);
         }
-        lock(&self.pods).insert(join.cookie, Standing { guard, netns: Arc::new(opened), landing });
+        let netns = Arc::new(opened);
+        let stock = Arc::new(Stock::new(Arc::clone(&netns)));
+        lock(&self.pods).insert(join.cookie, Standing { guard, netns, stock, landing });
         Ok(listener)
     }
 
@@ -298,14 +307,8 @@ async fn blocking<T: Send + 'static>(
     })
 }
 
-async fn connect(
-    netns: Arc<Netns>,
-    from: Option<IpAddr>,
-    to: SocketAddr,
-) -> io::Result<std::net::TcpStream> {
-    if let Some(source) = from {
-        return deliver(netns.as_fd(), source, to).await;
-    }
+/// As a program of the pod would: from its own address.
+async fn connect(netns: &Netns, to: SocketAddr) -> io::Result<std::net::TcpStream> {
     let socket = visit_netns(netns.as_fd(), || match to {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
@@ -361,9 +364,14 @@ impl Kernel for Machine {
         within: Duration,
     ) -> BoxFuture<'_, io::Result<std::net::TcpStream>> {
         async move {
-            let netns = self.shared.netns(cookie)?;
+            let work = async {
+                match from {
+                    Some(source) => self.shared.stock(cookie)?.deliver(source, to).await,
+                    None => connect(&*self.shared.netns(cookie)?, to).await,
+                }
+            };
             let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
-            tokio::time::timeout(within, connect(netns, from, to)).await.map_err(late)?
+            tokio::time::timeout(within, work).await.map_err(late)?
         }
         .boxed()
     }

@@ -157,7 +157,6 @@ pub(crate) async fn accept(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Fl
 /// The target's connection stands: it gets the first bytes at once, past the runtime, which believes
 /// that the socket is full until its reactor has looked.
 fn delivered(shared: &Shared, flow: &Flow, conn: StdStream) -> io::Result<TcpStream> {
-    prepare(&SockRef::from(&conn))?;
     flow.core.hold().drain(shared, |b| (&conn).write(b))?;
     TcpStream::from_std(conn)
 }

@@ -119,6 +119,9 @@ impl Deliver for Local {
             let errno = |e: io::Error| Reason::from_connect_errno(e.raw_os_error().unwrap_or(0));
             let kind = socket2::Type::STREAM.nonblocking();
             let s = socket2::Socket::new(socket2::Domain::IPV4, kind, None).map_err(errno)?;
+            s.set_tcp_nodelay(true)
+                .and_then(|()| s.set_linger(Some(Duration::ZERO)))
+                .map_err(errno)?;
             let to = (Ipv4Addr::LOCALHOST, dst.port()).into();
             datapath_net::sockets::connect(s, to).await.map_err(errno)
         })
