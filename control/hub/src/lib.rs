@@ -31,6 +31,7 @@ use control_identity::{ca::Authority, peer::Peer};
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
+pub use datapath_net::thread::HALT_POLL_US;
 pub use logs::{LogError, LogQuery};
 pub use network::{Network, NetworkDomain, diff};
 pub use policy::{Policy, routes};

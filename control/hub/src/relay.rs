@@ -102,16 +102,18 @@ enum RelayError {
 }
 
 impl Hub {
-    /// Serves the relay's listener until `stop`; open pairs are closed then.
+    /// Serves the relay's listener until `stop`; open pairs are closed then. Its
+    /// threads wait awake for at most `halt_poll` (see [`datapath_net::thread`]).
     ///
     /// # Errors
     /// Its threads could not be started.
     pub async fn serve_relay(
         &self,
         listener: TcpListener,
+        halt_poll: Duration,
         stop: CancellationToken,
     ) -> io::Result<()> {
-        let splicers = Arc::new(Splicers::start()?);
+        let splicers = Arc::new(Splicers::start(halt_poll)?);
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {

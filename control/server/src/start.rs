@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
     path::Path,
     sync::Arc,
+    time::Duration,
 };
 
 use axum::{Router, extract::Request};
@@ -142,8 +143,9 @@ impl Server {
             }
         }));
         let (relay_hub, relay_stop) = (hub.clone(), stop.clone());
+        let halt_poll = Duration::from_micros(self.config.halt_poll_us.into());
         parts.spawn(part("the relay", async move {
-            Ok(relay_hub.serve_relay(self.relay, relay_stop).await?)
+            Ok(relay_hub.serve_relay(self.relay, halt_poll, relay_stop).await?)
         }));
         let hub_stop = stop.clone();
         parts.spawn(part("the hub", async move { Ok(hub.run(hub_stop).await?) }));

@@ -79,6 +79,7 @@ fn config(dir: &Path, listen: SocketAddr) -> Config {
         advertise_address: "127.0.0.1".to_owned(),
         tls_san: Vec::new(),
         metrics_address: None,
+        halt_poll_us: 0,
         log: "info".to_owned(),
     }
 }

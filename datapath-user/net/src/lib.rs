@@ -19,4 +19,5 @@ pub mod site;
 pub mod sockets;
 pub mod splice;
 pub mod stock;
+pub mod thread;
 pub mod vip;

@@ -152,7 +152,8 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), NodeErro
     let (state, session) = watch::channel(SessionState::Connecting);
     let client = identity.http_client();
     let paths = HubPaths::new(client.clone(), config.hub_relay.clone(), Handle::current());
-    let relay_config = RelayConfig::new(identity.machine().clone());
+    let mut relay_config = RelayConfig::new(identity.machine().clone());
+    relay_config.halt_poll = config.halt_poll;
     let core = Core::build(relay_config, &data_dir, Arc::new(machine), Arc::new(paths), session)?;
     let parts = start(&config, core, socket, (identity, client, state), &stop).await?;
     supervise(parts, stop).await

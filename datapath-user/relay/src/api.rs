@@ -10,6 +10,7 @@ use std::{
 
 use control_api::ids::{DomainName, NodeRef};
 pub use control_api::session::{FlowState, Lane};
+use datapath_net::thread::HALT_POLL_US;
 pub use datapath_wire::Reason;
 use russh::keys::{Certificate, PrivateKey, PublicKey};
 
@@ -116,6 +117,8 @@ impl std::fmt::Debug for DomainIdentity {
 pub struct RelayConfig {
     /// This node; the principal of its certificates.
     pub node: NodeRef,
+    /// How long the interactive lane waits awake for the next message before it sleeps; 0: not at all.
+    pub halt_poll: Duration,
     /// Flows with the same local pod address, either direction, per Domain.
     pub flows_per_pod: usize,
     pub flows_total: usize,
@@ -150,6 +153,7 @@ impl RelayConfig {
     pub fn new(node: NodeRef) -> Self {
         Self {
             node,
+            halt_poll: Duration::from_micros(HALT_POLL_US.into()),
             flows_per_pod: 65_536,
             flows_total: 200_000,
             window: 256 << 10,

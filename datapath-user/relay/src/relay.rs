@@ -6,8 +6,8 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, AtomicU64},
-        mpsc,
     },
+    time::Duration,
 };
 
 use control_api::ids::{DomainName, NodeRef};
@@ -50,29 +50,20 @@ impl Drop for Threads {
     }
 }
 
-fn start_lane(lane: Lane, stop: &CancellationToken) -> Result<LaneThread, RelayError> {
-    let fail = |source| RelayError::Thread { lane: lane_name(lane), source };
-    let (tx, rx) = mpsc::sync_channel(1);
-    let until = stop.clone();
+fn start_lane(
+    config: &RelayConfig,
+    lane: Lane,
+    stop: &CancellationToken,
+) -> Result<LaneThread, RelayError> {
+    // In bulk the next frame is near or far.
+    let halt_poll = match lane {
+        Lane::Interactive => config.halt_poll,
+        Lane::Bulk => config.halt_poll / 4,
+    };
     let name = format!("relay-{}", lane_name(lane));
-    std::thread::Builder::new()
-        .name(name)
-        .spawn(move || {
-            let rt = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            match rt {
-                Ok(rt) => {
-                    drop(tx.send(Ok(rt.handle().clone())));
-                    // Dropping the runtime then drops every task: sockets close, which resets.
-                    rt.block_on(until.cancelled());
-                }
-                Err(e) => drop(tx.send(Err(e))),
-            }
-        })
-        .map_err(fail)?;
-    let handle = rx
-        .recv()
-        .unwrap_or_else(|_| Err(std::io::Error::other("the thread ended")))
-        .map_err(fail)?;
+    // When it stops, dropping the runtime drops every task: sockets close, which resets.
+    let handle = datapath_net::thread::start(name, halt_poll, stop.clone());
+    let handle = handle.map_err(|source| RelayError::Thread { lane: lane_name(lane), source })?;
     Ok(LaneThread { handle, tasks: TaskTracker::new() })
 }
 
@@ -89,11 +80,11 @@ impl Relay {
         let stop = CancellationToken::new();
         let threads = Arc::new(Threads { stop: stop.clone() });
         let shared = Arc::new(Shared {
-            config,
             deliver,
             paths,
-            interactive: start_lane(Lane::Interactive, &stop)?,
-            bulk: start_lane(Lane::Bulk, &stop)?,
+            interactive: start_lane(&config, Lane::Interactive, &stop)?,
+            bulk: start_lane(&config, Lane::Bulk, &stop)?,
+            config,
             identities: Mutex::new(HashMap::new()),
             links: Mutex::new(HashMap::new()),
             tally: Tally::default(),
@@ -154,7 +145,7 @@ impl Relay {
         tracing::warn!(src = %r.src, dst = %r.dst, peer = %r.peer, %reason, "flow is refused here");
         self.shared.tally.failed(reason);
         // With linger 0 the drop that follows is a reset.
-        drop(conn.socket().set_linger(Some(std::time::Duration::ZERO)));
+        drop(conn.socket().set_linger(Some(Duration::ZERO)));
     }
 
     /// Serves a connection that `peer` dialled for (`domain`, `lane`): we are the SSH server.

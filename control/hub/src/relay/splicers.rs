@@ -4,9 +4,13 @@
 use std::{
     io,
     sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
 };
 
-use datapath_net::splice::{self, Meter};
+use datapath_net::{
+    splice::{self, Meter},
+    thread,
+};
 use tokio::{net::TcpStream, runtime::Handle};
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
@@ -27,10 +31,11 @@ pub(crate) struct Splicers {
 impl Splicers {
     /// # Errors
     /// The machine gives no thread or no descriptor.
-    pub(crate) fn start() -> io::Result<Self> {
+    pub(crate) fn start(halt_poll: Duration) -> io::Result<Self> {
         let stop = CancellationToken::new();
         let n = std::thread::available_parallelism().map_or(1, usize::from).min(MOST);
-        let handles = (0..n).map(|i| thread(i, stop.clone())).collect::<io::Result<_>>()?;
+        let handles = (0..n).map(|i| thread::start(format!("splice-{i}"), halt_poll, stop.clone()));
+        let handles = handles.collect::<io::Result<_>>()?;
         Ok(Self { handles, next: AtomicUsize::new(0), _stop: stop.drop_guard() })
     }
 
@@ -51,13 +56,4 @@ impl Splicers {
         });
         AbortOnDropHandle::new(work).await?
     }
-}
-
-fn thread(i: usize, stop: CancellationToken) -> io::Result<Handle> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let handle = runtime.handle().clone();
-    std::thread::Builder::new()
-        .name(format!("splice-{i}"))
-        .spawn(move || runtime.block_on(stop.cancelled()))?;
-    Ok(handle)
 }
