@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::{Shutdown, SocketAddr, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream, UdpSocket},
     time::{Duration, Instant},
 };
 
@@ -45,6 +45,9 @@ struct Found<'a> {
     connect: Option<Spread>,
     first_byte: Option<Spread>,
     request_response: Option<Spread>,
+    /// A datagram and its echo.
+    datagram: Option<Spread>,
+    datagrams_lost: usize,
     up_gbps: f64,
     down_gbps: f64,
 }
@@ -54,6 +57,7 @@ struct Samples {
     connect: Vec<Duration>,
     first: Vec<Duration>,
     turn: Vec<Duration>,
+    datagram: (Vec<Duration>, usize),
     up: Vec<f64>,
     down: Vec<f64>,
 }
@@ -78,6 +82,11 @@ impl Measure {
         for (_, to, s) in &mut paths {
             s.turn = turns(*to, self.probes)?;
         }
+        for _ in 0..self.probes.div_ceil(50) {
+            for (_, to, s) in &mut paths {
+                datagrams(*to, 50, &mut s.datagram)?;
+            }
+        }
         for _ in 0..self.rounds {
             for (_, to, s) in &mut paths {
                 s.up.push(up(*to, self.mib << 20)?);
@@ -91,6 +100,8 @@ impl Measure {
                 connect: Spread::of(s.connect),
                 first_byte: Spread::of(s.first),
                 request_response: Spread::of(s.turn),
+                datagram: Spread::of(s.datagram.0),
+                datagrams_lost: s.datagram.1,
                 up_gbps: median(s.up),
                 down_gbps: median(s.down),
             })?;
@@ -134,6 +145,25 @@ fn turns(to: SocketAddr, n: usize) -> Result<Vec<Duration>> {
         all.push(start.elapsed());
     }
     Ok(all)
+}
+
+/// A datagram there and back, `n` times; those that did not come back within a second are counted.
+fn datagrams(to: SocketAddr, n: usize, all: &mut (Vec<Duration>, usize)) -> Result<()> {
+    let any: SocketAddr =
+        if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+    let s = UdpSocket::bind(any)?;
+    s.connect(to)?;
+    s.set_read_timeout(Some(Duration::from_secs(1)))?;
+    for _ in 0..n {
+        let start = Instant::now();
+        s.send(b"x")?;
+        match s.recv(&mut [0]) {
+            Ok(_) => all.0.push(start.elapsed()),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => all.1 += 1,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Gbit/s until the server has counted every byte.

@@ -1,4 +1,4 @@
-//! The server side. The first byte of a connection chooses what happens:
+//! The server side. Datagrams are echoed. The first byte of a connection chooses what happens:
 //!
 //! | byte | then |
 //! |---|---|
@@ -10,7 +10,7 @@
 
 use std::{
     io::{self, Read as _, Write as _},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket},
     sync::{
         atomic::{AtomicUsize, Ordering::Relaxed},
         mpsc,
@@ -42,6 +42,8 @@ fn listen(at: SocketAddr) -> Result<TcpListener> {
 
 pub(crate) fn forever(at: SocketAddr) -> Result<()> {
     let l = listen(at)?;
+    let datagrams = UdpSocket::bind(at).with_context(|| format!("cannot bind {at} for UDP"))?;
+    thread::spawn(move || echo_datagrams(&datagrams));
     let (tx, rx) = mpsc::channel();
     thread::spawn(move || rx.iter().for_each(drop));
     accept(&l, &tx)
@@ -127,6 +129,16 @@ fn echo(s: &mut TcpStream) -> io::Result<()> {
         match s.read(&mut b)? {
             0 => return s.shutdown(Shutdown::Write),
             n => s.write_all(b.get(..n).unwrap_or_default())?,
+        }
+    }
+}
+
+/// Answers every datagram with itself; what cannot be sent back is lost, as datagrams are.
+fn echo_datagrams(s: &UdpSocket) {
+    let mut b = vec![0; 64 << 10];
+    loop {
+        if let Ok((n, from)) = s.recv_from(&mut b) {
+            drop(s.send_to(b.get(..n).unwrap_or_default(), from));
         }
     }
 }

@@ -135,6 +135,7 @@ fn direct_figures(all: &[Value]) -> Result<Vec<Figure>> {
             samples(ours),
         )
         .beside("raw", raw_connect),
+        datagram("udp.direct.extra_us", ours, raw, 5.0),
     ])
 }
 
@@ -184,7 +185,15 @@ fn relay_figures(relay: &[Value], raw: &Value) -> Result<Vec<Figure>> {
             5,
         )
         .beside("raw", number(raw, "/down_gbps")),
+        datagram("udp.relay.extra_us", ours, raw, 100.0),
     ])
+}
+
+/// What a datagram and its echo take longer than without us.
+fn datagram(name: &'static str, ours: &Value, raw: &Value, at_most: f64) -> Figure {
+    let p50 = |v| number(v, "/datagram/p50_us");
+    Figure::new(name, p50(ours) - p50(raw), "us", Goal::AtMost(at_most), samples(ours))
+        .beside("raw", p50(raw))
 }
 
 fn samples(v: &Value) -> usize {

@@ -270,6 +270,8 @@ pub enum Verdict {
 pub struct Flow {
     pub id: u64,
     pub domain: DomainName,
+    #[serde(default)]
+    pub protocol: Protocol,
     pub from_pod: String,
     pub from: SocketAddr,
     pub to_pod: String,
@@ -290,6 +292,28 @@ pub struct Flow {
     /// Why a denied, refused or reset flow ended; a stable code such as `refused`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
+}
+
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    #[default]
+    Tcp,
+    Udp,
+    Icmp,
+}
+
+impl Protocol {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Icmp => "icmp",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

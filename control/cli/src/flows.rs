@@ -61,7 +61,7 @@ fn has_ended(flow: &Flow) -> bool {
 }
 
 fn table(all: &[NodeFlows], ended_too: bool) -> String {
-    let header = ["FROM", "TO", "VERDICT", "CARRIER", "STATE", "OUT", "IN", "RTT", "AGE"];
+    let header = ["FROM", "TO", "PROTO", "VERDICT", "CARRIER", "STATE", "OUT", "IN", "RTT", "AGE"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     let (ended, live): (Vec<_>, Vec<_>) = visible(all).partition(|f| has_ended(f));
     rows.extend(live.into_iter().map(row));
@@ -100,7 +100,7 @@ fn table(all: &[NodeFlows], ended_too: bool) -> String {
 /// one is missing (its node is not connected).
 fn visible(all: &[NodeFlows]) -> impl Iterator<Item = &Flow> {
     let flows = || all.iter().flat_map(|n| &n.flows);
-    let key = |f: &Flow| (f.domain.clone(), f.from, f.to);
+    let key = |f: &Flow| (f.domain.clone(), f.protocol, f.from, f.to);
     let outgoing: HashSet<_> = flows().filter(|f| f.outgoing).map(key).collect();
     let mut shown: Vec<&Flow> =
         flows().filter(|f| f.outgoing || !outgoing.contains(&key(f))).collect();
@@ -133,6 +133,7 @@ fn row(flow: &Flow) -> Vec<String> {
     vec![
         end(&flow.from_pod, &flow.from),
         end(&flow.to_pod, &flow.to),
+        flow.protocol.as_str().to_owned(),
         verdict.to_owned(),
         if flow.carrier.is_empty() { "-".to_owned() } else { flow.carrier.clone() },
         state,
@@ -150,10 +151,13 @@ fn moved(flow: &Flow, bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use control_api::session::Protocol;
+
     use super::*;
 
     fn flow(outgoing: bool, port: u16) -> Flow {
         Flow {
+            protocol: Protocol::Tcp,
             id: 1,
             domain: "d".parse().unwrap(),
             from_pod: "rollout-0".to_owned(),

@@ -23,6 +23,8 @@ pub enum Hook {
     Connect6,
     Sendmsg4,
     Sendmsg6,
+    Recvmsg4,
+    Recvmsg6,
     Getpeername4,
     Getpeername6,
     Getsockname4,
@@ -35,8 +37,10 @@ pub enum Hook {
 impl Hook {
     /// All hooks that hang on the cgroup. Names first and verdicts last, so that no connection is steered
     /// before its names are right.
-    pub const CGROUP: [Self; 9] = [
+    pub const CGROUP: [Self; 11] = [
         Self::SockOps,
+        Self::Recvmsg4,
+        Self::Recvmsg6,
         Self::Getpeername4,
         Self::Getpeername6,
         Self::Getsockname4,
@@ -54,6 +58,8 @@ impl Hook {
             Self::Connect6 => "connect6",
             Self::Sendmsg4 => "sendmsg4",
             Self::Sendmsg6 => "sendmsg6",
+            Self::Recvmsg4 => "recvmsg4",
+            Self::Recvmsg6 => "recvmsg6",
             Self::Getpeername4 => "getpeername4",
             Self::Getpeername6 => "getpeername6",
             Self::Getsockname4 => "getsockname4",
@@ -70,6 +76,8 @@ impl Hook {
             Self::Connect6 => "rl_connect6",
             Self::Sendmsg4 => "rl_sendmsg4",
             Self::Sendmsg6 => "rl_sendmsg6",
+            Self::Recvmsg4 => "rl_recvmsg4",
+            Self::Recvmsg6 => "rl_recvmsg6",
             Self::Getpeername4 => "rl_getpeername4",
             Self::Getpeername6 => "rl_getpeername6",
             Self::Getsockname4 => "rl_getsockname4",

@@ -21,6 +21,7 @@ mod getsockname;
 mod guard;
 mod maps;
 mod name;
+mod recvmsg;
 mod sendmsg;
 mod sockops;
 mod verdict;

@@ -8,6 +8,8 @@ use crate::{
     maps::{ASKED, pod, vip_of},
 };
 
+const SOCK_DGRAM: u32 = 2;
+
 #[inline(always)]
 pub fn face<'p>(pod: &'p Pod, ip: &Ip) -> &'p Face {
     if is_v4(ip) { &pod.v4 } else { &pod.v6 }
@@ -16,6 +18,9 @@ pub fn face<'p>(pod: &'p Pod, ip: &Ip) -> &'p Face {
 /// Remembers what the socket asked for.
 #[inline(always)]
 pub fn remember(ctx: &SockAddrContext, mut dest: Dest) {
+    if aside(ctx) {
+        return;
+    }
     // SAFETY: the context's socket is live during the hook.
     let stored = unsafe { ASKED.get_or_insert_ptr_mut(ctx, Some(&mut dest)) };
     if !stored.is_null() {
@@ -27,9 +32,23 @@ pub fn remember(ctx: &SockAddrContext, mut dest: Dest) {
 /// A socket may be connected again: what it asked before no longer names its peer.
 #[inline(always)]
 pub fn forget(ctx: &SockAddrContext) {
+    if aside(ctx) {
+        return;
+    }
     // SAFETY: the context's socket is live during the hook.
     if let Some(stored) = unsafe { ASKED.get_ptr_mut(ctx).as_mut() } {
         stored.kind = NAME_NONE;
+    }
+}
+
+/// A single datagram to another destination than the socket is connected to: its peer keeps its name.
+#[inline(always)]
+fn aside(ctx: &SockAddrContext) -> bool {
+    // SAFETY: fields of the live context; the pointer is checked.
+    unsafe {
+        let addr = &*ctx.sock_addr;
+        let sk = addr.__bindgen_anon_1.sk;
+        addr.type_ == SOCK_DGRAM && !sk.is_null() && (*sk).dst_port != 0
     }
 }
 
@@ -51,6 +70,16 @@ pub fn peer(ctx: &SockAddrContext, ip: Ip) -> Option<(Ip, Option<u32>)> {
         None if ip == face(pod, &ip).real => None,
         None => vip_of(pod.domain, ip).map(|vip| (vip, None)),
     }
+}
+
+/// The sender to show instead of `ip`; `None`: as it is. A socket that last spoke to a member's real address sees that one.
+#[inline(always)]
+pub fn sender(ctx: &SockAddrContext, ip: Ip) -> Option<Ip> {
+    let pod = pod(ctx)?;
+    if ip == face(pod, &ip).real || asked(ctx).is_some_and(|d| d.kind == NAME_PLAIN) {
+        return None;
+    }
+    vip_of(pod.domain, ip)
 }
 
 /// The own address to show instead of `local` on a socket whose far end is `far`; `None`: as it is.

@@ -57,11 +57,23 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32) -> Verdict {
         return deny(domain, Reason::Policy, if vip.errno == 0 { EACCES } else { vip.errno });
     }
     // SAFETY: a field of the live context.
-    if unsafe { (*ctx.sock_addr).type_ } != SOCK_STREAM {
-        count(domain, Reason::Datagram);
-        return Verdict::Pass;
+    if unsafe { (*ctx.sock_addr).type_ } == SOCK_STREAM {
+        return stream(ctx, face, domain, vip, ip, port);
     }
-    stream(ctx, face, domain, vip, ip, port)
+    datagram(ctx, face, domain, vip, Dest { ip, port, kind: NAME_VIP })
+}
+
+/// Within a site the destination is rewritten; all else leaves by the interface that leads nowhere, where the node reads it.
+#[inline(always)]
+fn datagram(ctx: &SockAddrContext, face: &Face, domain: u32, vip: &Vip, to: Dest) -> Verdict {
+    if vip.verdict == VERDICT_DIRECT && !bound_to(ctx, &face.vip) {
+        remember(ctx, to);
+        count(domain, Reason::Direct);
+        return Verdict::Direct(vip.real);
+    }
+    forget(ctx);
+    count(domain, Reason::Datagram);
+    Verdict::Pass
 }
 
 #[inline(always)]

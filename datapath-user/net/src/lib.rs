@@ -8,12 +8,14 @@
 //! * [`sockets`]: the relay's listeners and delivery connections.
 //! * [`splice`]: a pair of connections, copied by the kernel.
 //! * [`stock`]: delivery sockets made ahead.
+//! * [`packet`]: IP packets in and out of a namespace.
 //! * [`procfs`]: who listens in a namespace.
 //!
 //! Nothing here spawns tasks or owns a runtime. Root is needed for all but `splice` and most of `sockets`.
 
 pub mod netlink;
 pub mod netns;
+pub mod packet;
 pub mod procfs;
 pub mod site;
 pub mod sockets;

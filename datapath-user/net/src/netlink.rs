@@ -1,6 +1,8 @@
 //! rtnetlink of one namespace: a request, its answer, done. Messages are built with `rtnetlink`'s builders; its
 //! connection is a task on a runtime, and these calls are made a handful of times per pod, so the socket is used directly.
 
+mod rules;
+
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -21,6 +23,8 @@ use rtnetlink::{
     },
     sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE},
 };
+
+pub use rules::Rule;
 
 use crate::netns::visit_netns;
 

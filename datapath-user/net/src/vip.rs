@@ -1,8 +1,30 @@
-//! The interface that owns a pod's virtual address, and the route that keeps its Domain's network inside the pod.
+//! The interface that owns a pod's virtual address, and the routes that keep its Domain's network inside the pod.
+//!
+//! | to | protocol | goes |
+//! |---|---|---|
+//! | the own VIP | any | to the pod itself, over `lo` |
+//! | other addresses of the network | UDP, ICMP | out of the interface, which leads nowhere: [`crate::packet::Tap`] reads them |
+//! | other addresses of the network | TCP and the rest | to `lo`, where the guard lands or drops them |
 
 use std::{net::IpAddr, os::fd::BorrowedFd};
 
-use crate::netlink::{LinkKind, Netlink, NetlinkError};
+use rtnetlink::packet_route::IpProtocol;
+
+use crate::{
+    netlink::{LinkKind, Netlink, NetlinkError, Rule},
+    packet::MTU,
+};
+
+/// The kernel's own table of local addresses.
+const LOCAL: u32 = 255;
+/// What leaves by the interface.
+const OUT: u32 = 7400;
+/// Before anything else: the kernel asks `LOCAL` first by a rule of priority 0, which has to come after ours.
+const OWN: u32 = 1;
+const CAUGHT: u32 = 2;
+const REST: u32 = 3;
+/// RFC 4443.
+const ICMPV6: i32 = 58;
 
 /// What a pod's namespace gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +42,8 @@ impl VipInterface {
     /// *before*: with the route and without a guard, connections to peers reach the pod's own listeners.
     ///
     /// # Errors
-    /// The kernel has neither dummy, bridge nor ifb links, or refuses.
+    /// The kernel has neither dummy, bridge nor ifb links, or refuses. Without rules by protocol (Linux 4.17) only datagrams are
+    /// missing, which is logged.
     pub fn ensure(&self, netns: BorrowedFd<'_>) -> Result<(), NetlinkError> {
         let host = self.host();
         let mut netlink = Netlink::in_netns(netns)?;
@@ -34,7 +57,44 @@ impl VipInterface {
         // have come in by it. With `lo` in its place the guard can tell them from a neighbour's by one number.
         netlink.set_local_route(self.vip, host, self.vip)?;
         netlink.delete_local_route(&self.name, self.vip, host)?;
-        netlink.set_local_route(self.network, self.prefix_length, self.vip)
+        netlink.set_local_route(self.network, self.prefix_length, self.vip)?;
+        netlink.set_lonely(&self.name, MTU)?;
+        netlink.set_link_route(&self.name, (self.network, self.prefix_length), self.vip, OUT)?;
+        for rule in self.rules() {
+            match netlink.add_rule(&rule) {
+                // Older than Linux 4.17, or without policy routing: connections work, datagrams end at the guard.
+                Err(e) if e.is_unsupported() => {
+                    tracing::warn!(error = %e, "no datagrams between sites on this kernel");
+                    return Ok(());
+                }
+                done => done?,
+            }
+        }
+        netlink.delete_rule(&self.local_first()).map(drop)
+    }
+
+    fn rules(&self) -> [Rule; 4] {
+        let rule = |priority, to, protocol, table| Rule {
+            priority,
+            is_v4: self.vip.is_ipv4(),
+            to,
+            protocol,
+            table,
+        };
+        let network = Some((self.network, self.prefix_length));
+        let icmp = if self.vip.is_ipv4() { IpProtocol::Icmp } else { IpProtocol::Other(ICMPV6) };
+        [
+            rule(REST, None, None, LOCAL),
+            rule(OWN, Some((self.vip, self.host())), None, LOCAL),
+            rule(CAUGHT, network, Some(IpProtocol::Udp), OUT),
+            rule(CAUGHT, network, Some(icmp), OUT),
+        ]
+    }
+
+    /// The kernel's own first rule.
+    fn local_first(&self) -> Rule {
+        let is_v4 = self.vip.is_ipv4();
+        Rule { priority: 0, is_v4, to: None, protocol: None, table: LOCAL }
     }
 
     const fn host(&self) -> u8 {
@@ -60,6 +120,10 @@ impl VipInterface {
     /// The kernel refuses.
     pub fn remove(&self, netns: BorrowedFd<'_>) -> Result<(), NetlinkError> {
         let mut netlink = Netlink::in_netns(netns)?;
+        netlink.add_rule(&self.local_first())?;
+        for rule in self.rules() {
+            netlink.delete_rule(&rule)?;
+        }
         netlink.delete_local_route("lo", self.network, self.prefix_length)?;
         netlink.delete_local_route("lo", self.vip, self.host())?;
         netlink.delete_link(&self.name).map(drop)

@@ -38,6 +38,7 @@ impl Open for Nothing {
     ) {
         crate::landing::reset(stream);
     }
+    fn packet(&self, _: &LocalPod, _: &[u8]) {}
     fn closed(&self, _: &LocalPod) {}
 }
 

@@ -12,6 +12,7 @@ use datapath_relay::{BoxFuture, Deliver, Reason};
 use crate::{
     keeper::{Keeper, View},
     kernel::Kernel,
+    packets::Packets,
     refusals::Refusals,
 };
 
@@ -23,6 +24,7 @@ pub struct Delivery {
     keeper: Keeper,
     kernel: Arc<dyn Kernel>,
     refusals: Arc<Mutex<Refusals>>,
+    packets: Arc<Packets>,
 }
 
 impl std::fmt::Debug for Delivery {
@@ -33,8 +35,13 @@ impl std::fmt::Debug for Delivery {
 
 impl Delivery {
     #[must_use]
-    pub fn new(keeper: Keeper, kernel: Arc<dyn Kernel>, refusals: Arc<Mutex<Refusals>>) -> Self {
-        Self { keeper, kernel, refusals }
+    pub fn new(
+        keeper: Keeper,
+        kernel: Arc<dyn Kernel>,
+        refusals: Arc<Mutex<Refusals>>,
+        packets: Arc<Packets>,
+    ) -> Self {
+        Self { keeper, kernel, refusals, packets }
     }
 
     async fn connect(
@@ -94,6 +101,10 @@ impl Deliver for Delivery {
         })
     }
 
+    fn packet(&self, domain: &DomainName, peer: &NodeRef, packet: &[u8]) {
+        self.packets.from_peer(domain, peer, packet);
+    }
+
     fn refused(&self, domain: &DomainName, dst: SocketAddr, reason: Reason) {
         if let Some(id) = self.keeper.view().ids.get(domain) {
             self.kernel.remember_refusal(id, dst, reason.errno());
@@ -102,7 +113,7 @@ impl Deliver for Delivery {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use control_api::{attach::Attached, session::RouteUpdate};
 
     use super::*;
@@ -115,7 +126,8 @@ mod tests {
         },
     };
 
-    fn view() -> View {
+    /// Here is `s1/n1`, with the pod `here` of Domain `d`.
+    pub(crate) fn view() -> View {
         let mut view = View::default();
         let members = vec![
             member("here", "10.2.0.1", "s1/n1", None),

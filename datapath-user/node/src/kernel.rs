@@ -16,6 +16,7 @@ use std::{
 };
 
 use control_api::session::ProbeHop;
+use datapath_net::packet::Tap;
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 
@@ -132,6 +133,18 @@ pub trait Kernel: Send + Sync + 'static {
         to: SocketAddr,
         within: Duration,
     ) -> BoxFuture<'_, io::Result<std::net::TcpStream>>;
+
+    /// What the pod sends that is no stream, from now on. Must be called inside the runtime that reads it.
+    ///
+    /// # Errors
+    /// The pod has not joined, or its interface is gone.
+    fn tap(&self, cookie: u64) -> io::Result<Tap>;
+
+    /// Delivers an IP packet to the pod, at its own address `to`.
+    ///
+    /// # Errors
+    /// The packet is lost.
+    fn inject(&self, cookie: u64, to: IpAddr, packet: &[u8]) -> io::Result<()>;
 
     /// Kernel features and machine-wide attachments.
     fn checks(&self) -> Vec<ProbeHop>;

@@ -19,6 +19,9 @@ pub trait Open: Send + Sync + 'static {
     /// stream ([`reset`]).
     fn open(&self, pod: &Arc<LocalPod>, from: SocketAddr, to: SocketAddr, stream: TcpStream);
 
+    /// The pod sent a packet that is no stream. Must not block.
+    fn packet(&self, pod: &LocalPod, packet: &[u8]);
+
     /// The pod has left its Domain (or its address): its flows end. Must not block.
     fn closed(&self, pod: &LocalPod);
 }

@@ -6,6 +6,7 @@
 //!  runtime ─ PUT ─▶ attach  ─▶   │ view
 //!                                ▼
 //!  pod ── guard ─▶ landing ─▶ open ─▶ relay ══ SSH ══ relay ─▶ deliver ─▶ pod
+//!  pod ── rl0 ────▶ packets ────────▶ relay ══ SSH ══ relay ─▶ packets ─▶ pod
 //! ```
 //!
 //! [`keeper`] is the only writer; [`plan`] decides without I/O; [`kernel`] is the seam to the
@@ -25,6 +26,7 @@ pub mod metrics;
 pub mod node;
 pub mod observe;
 pub mod open;
+pub mod packets;
 pub mod persist;
 pub mod plan;
 pub mod refusals;

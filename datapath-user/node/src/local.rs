@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use control_api::session::{Flow, FlowState, Verdict};
+use control_api::session::{Flow, FlowState, Protocol, Verdict};
 use datapath_net::{
     sockets::{Tuning, tune},
     splice::{self, Meter},
@@ -81,6 +81,7 @@ impl LocalFlows {
             .map(|(id, e)| Flow {
                 id: *id,
                 domain: e.request.domain.clone(),
+                protocol: Protocol::Tcp,
                 from_pod: e.request.from_pod.clone(),
                 from: e.request.src,
                 to_pod: e.request.to_pod.clone(),

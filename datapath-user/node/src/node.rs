@@ -39,6 +39,7 @@ use crate::{
     metrics,
     observe::Observer,
     open::Opener,
+    packets::Packets,
     persist::PersistError,
     refusals::Refusals,
     session as served,
@@ -107,8 +108,14 @@ impl Core {
     ) -> Result<Self, NodeError> {
         let (keeper, inbox) = Keeper::new(relay_config.node.clone());
         let refusals = Arc::new(Mutex::new(Refusals::default()));
-        let delivery =
-            Arc::new(Delivery::new(keeper.clone(), Arc::clone(&kernel), Arc::clone(&refusals)));
+        let packets =
+            Arc::new(Packets::new(keeper.clone(), Arc::clone(&kernel), Arc::clone(&refusals)));
+        let delivery = Arc::new(Delivery::new(
+            keeper.clone(),
+            Arc::clone(&kernel),
+            Arc::clone(&refusals),
+            Arc::clone(&packets),
+        ));
         let deliver: Arc<dyn Deliver> = Arc::<Delivery>::clone(&delivery);
         let relay = Relay::new(relay_config, deliver, paths)?;
         let local = LocalFlows::default();
@@ -117,6 +124,7 @@ impl Core {
             relay: relay.clone(),
             delivery,
             local: local.clone(),
+            packets: Arc::clone(&packets),
             refusals: Arc::clone(&refusals),
             runtime: Handle::current(),
         });
@@ -126,6 +134,7 @@ impl Core {
             kernel,
             relay: relay.clone(),
             local,
+            packets,
             refusals,
             session,
         });

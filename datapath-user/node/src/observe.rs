@@ -9,10 +9,10 @@ use std::{
 
 use control_api::{
     attach::NodeReport,
-    session::{Flow, FlowState, ProbeHop, ProbeReport, ProbeRequest, Verdict},
+    session::{Flow, FlowState, ProbeHop, ProbeReport, ProbeRequest, Protocol, Verdict},
 };
 use control_identity::session::SessionState;
-use datapath_relay::{FlowStats, Reason, Relay};
+use datapath_relay::{FlowStats, Lane, Reason, Relay};
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
@@ -21,6 +21,7 @@ use crate::{
     keeper::{Keeper, LocalPod, View},
     kernel::{DirectFlow, Kernel},
     local::LocalFlows,
+    packets::Packets,
     plan::table::Domain,
     refusals::Refusals,
 };
@@ -34,6 +35,7 @@ pub struct Observer {
     pub kernel: Arc<dyn Kernel>,
     pub relay: Relay,
     pub local: LocalFlows,
+    pub packets: Arc<Packets>,
     pub refusals: Arc<Mutex<Refusals>>,
     pub session: watch::Receiver<SessionState>,
 }
@@ -55,7 +57,28 @@ impl Observer {
         let view = self.keeper.view();
         let relayed = self.relay.flows().into_iter().map(|f| relayed(&view, f));
         let direct = self.kernel.direct_flows().into_iter().filter_map(|f| direct(&view, &f));
-        relayed.chain(self.local.list()).chain(direct).collect()
+        let packets = self.packets.list().into_iter().map(|f| self.packets_named(&view, f));
+        relayed.chain(self.local.list()).chain(packets).chain(direct).collect()
+    }
+
+    /// Packets belong to no carrier for longer than one: the one they would take now is shown.
+    fn packets_named(&self, view: &View, f: Flow) -> Flow {
+        let domain = view.table.domain(&f.domain);
+        let far = if f.outgoing { f.to.ip() } else { f.from.ip() };
+        let peer = domain.and_then(|d| d.holder(far)).map(|m| &m.node);
+        let carriers = self.relay.carriers();
+        let carrier = carriers
+            .iter()
+            .find(|c| Some(&c.peer) == peer && c.domain == f.domain && c.lane == Lane::Interactive);
+        let local = peer == Some(self.keeper.me());
+        let name = if local { "local" } else { carrier.map_or("-", |c| c.name.as_str()) };
+        Flow {
+            from_pod: named(domain, String::new(), f.from.ip()),
+            to_pod: named(domain, String::new(), f.to.ip()),
+            carrier: name.to_owned(),
+            rtt_us: carrier.and_then(|c| c.rtt).map(micros),
+            ..f
+        }
     }
 
     /// Refusals by reason: the kernel's, the relay's and this node's own checks.
@@ -131,6 +154,7 @@ fn relayed(view: &View, f: FlowStats) -> Flow {
         from_pod: named(domain, f.from_pod, f.src.ip()),
         to_pod: named(domain, f.to_pod, f.dst.ip()),
         domain: f.domain,
+        protocol: Protocol::Tcp,
         from: f.src,
         to: f.dst,
         verdict: Verdict::Relay,
@@ -169,6 +193,7 @@ fn direct(view: &View, f: &DirectFlow) -> Option<Flow> {
     Some(Flow {
         id: DIRECT_ID_BASE | f.id,
         domain: name.clone(),
+        protocol: Protocol::Tcp,
         from_pod: named(domain, String::new(), f.from.ip()),
         from: f.from,
         to_pod: named(domain, String::new(), f.to.ip()),

@@ -15,6 +15,7 @@ use crate::{
     keeper::{Keeper, LocalPod, View},
     landing::{Open, reset},
     local::LocalFlows,
+    packets::Packets,
     refusals::Refusals,
 };
 
@@ -24,6 +25,7 @@ pub struct Opener {
     pub relay: Relay,
     pub delivery: Arc<Delivery>,
     pub local: LocalFlows,
+    pub packets: Arc<Packets>,
     pub refusals: Arc<Mutex<Refusals>>,
     /// The node's own: flows within the node must not hold up the relay's thread.
     pub runtime: Handle,
@@ -101,6 +103,10 @@ impl Open for Opener {
                 reset(stream);
             }
         }
+    }
+
+    fn packet(&self, pod: &LocalPod, packet: &[u8]) {
+        self.packets.from_pod(&self.relay, pod, packet);
     }
 
     fn closed(&self, pod: &LocalPod) {

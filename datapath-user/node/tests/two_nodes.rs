@@ -15,7 +15,7 @@ use std::{
 use control_api::{
     attach::AttachRequest,
     ids::{DomainName, NodeRef},
-    session::{DomainRoutes, FlowState, Member, ProbeRequest, RouteUpdate, Verdict},
+    session::{DomainRoutes, FlowState, Member, ProbeRequest, Protocol, RouteUpdate, Verdict},
 };
 use control_identity::session::SessionState;
 use datapath_net::{
@@ -32,9 +32,10 @@ use russh::keys::{
     Algorithm, PrivateKey,
     ssh_key::certificate::{Builder, CertType},
 };
+use socket2::{Domain, Protocol as Protocol4, Socket, Type};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpSocket, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream, UdpSocket},
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
@@ -271,6 +272,64 @@ async fn converse(mut client: TcpStream, listener: &TcpListener, vips: (&str, &s
     Ok(())
 }
 
+fn udp(pod: &NamedNetns, at: &str) -> Result<UdpSocket, Box<dyn std::error::Error>> {
+    let at: SocketAddr = at.parse()?;
+    let socket = visit_netns(pod.netns().as_fd(), || std::net::UdpSocket::bind(at))??;
+    socket.set_nonblocking(true)?;
+    Ok(UdpSocket::from_std(socket)?)
+}
+
+/// As `ping` does.
+async fn echo(pod: &NamedNetns, to: &str) -> Tested {
+    let open = || Socket::new(Domain::IPV4, Type::RAW, Some(Protocol4::ICMPV4));
+    let socket = visit_netns(pod.netns().as_fd(), open)??;
+    socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let to: SocketAddr = format!("{to}:0").parse()?;
+    // An echo request, number 1 of 77; the last word but two is its checksum.
+    socket.send_to(&[8, 0, 0xf7, 0xb1, 0, 77, 0, 1], &to.into())?;
+    let answer = tokio::task::spawn_blocking(move || {
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 100];
+        socket.recv_from(&mut buffer)
+    });
+    assert_eq!(answer.await??.1.as_socket(), Some(to));
+    Ok(())
+}
+
+/// Between sites: names, sizes, who speaks first, and the far kernel's refusal.
+async fn datagrams(near: &Node, (a, b): (&NamedNetns, &NamedNetns)) -> Tested {
+    let (server, client) = (udp(b, "0.0.0.0:9000")?, udp(a, "0.0.0.0:0")?);
+    let mut buffer = vec![0; 70_000];
+    let patience = Duration::from_secs(10);
+    for size in [0, 1, 1472, 60_000, 65_507] {
+        let sent = vec![7; size];
+        client.send_to(&sent, "10.213.0.2:9000").await?;
+        let (n, from) = tokio::time::timeout(patience, server.recv_from(&mut buffer)).await??;
+        assert_eq!((n, from.ip().to_string().as_str()), (size, "10.213.0.1"));
+        server.send_to(&sent, from).await?;
+        let (n, from) = tokio::time::timeout(patience, client.recv_from(&mut buffer)).await??;
+        assert_eq!((n, from.to_string().as_str()), (size, "10.213.0.2:9000"));
+    }
+    let own = client.local_addr()?.port();
+    udp(b, "0.0.0.0:0")?.send_to(b"news", format!("10.213.0.1:{own}")).await?;
+    let (n, from) = tokio::time::timeout(patience, client.recv_from(&mut buffer)).await??;
+    assert_eq!((n, from.ip().to_string().as_str()), (4, "10.213.0.2"));
+
+    client.connect("10.213.0.2:9").await?;
+    client.send(b"?").await?;
+    let refused = tokio::time::timeout(patience, client.recv(&mut buffer)).await?;
+    assert_eq!(kind(refused), Some(io::ErrorKind::ConnectionRefused));
+
+    echo(a, "10.213.0.2").await?;
+
+    let flows = near.observer.all_flows();
+    let flow = flows.iter().find(|f| f.protocol == Protocol::Udp && f.to.port() == 9000);
+    let flow = flow.ok_or("the datagrams are not listed")?;
+    assert_eq!((flow.from_pod.as_str(), flow.to_pod.as_str()), ("a-0", "b-0"));
+    assert_eq!(flow.carrier, "direct:s2/n1:interactive");
+    assert!(flow.bytes_out > 125_000 && flow.bytes_in > 125_000, "{flow:?}");
+    Ok(())
+}
+
 /// Two pods of one site on a wire of their own.
 fn wired(names: (&str, &str)) -> Result<(NamedNetns, NamedNetns), Box<dyn std::error::Error>> {
     let (a, b) = (pod(names.0)?, pod(names.1)?);
@@ -358,6 +417,8 @@ async fn pods_of_two_sites_talk_through_ssh_with_the_same_names_and_ends() -> Te
     assert_eq!(kind(dial(&a, "10.213.0.2:9001").await), Some(io::ErrorKind::ConnectionRefused));
     let refused = |f: &control_api::session::Flow| f.state == FlowState::Refused;
     assert!(near.observer.all_flows().iter().any(refused));
+
+    datagrams(&near, (&a, &b)).await?;
 
     let probe = near.probe("a-0", "b-0", 9000).await;
     for part in ["verdict:true:relay", "carrier:true:direct:s2/n1", "listener:true"] {

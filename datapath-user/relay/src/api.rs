@@ -36,6 +36,13 @@ pub trait Deliver: Send + Sync + 'static {
         dst: SocketAddr,
     ) -> BoxFuture<'a, Result<TcpStream, Reason>>;
 
+    /// An IP packet from a peer, whatever it holds: the owner checks that it comes from a pod of
+    /// `domain` on `peer` and is for one on this node, and drops it otherwise. Must not block. Does
+    /// nothing unless implemented.
+    fn packet(&self, domain: &DomainName, peer: &NodeRef, packet: &[u8]) {
+        let _: (&DomainName, &NodeRef, &[u8]) = (domain, peer, packet);
+    }
+
     /// Told on the opening side when a flow to `dst` was refused by the peer, so that the owner can
     /// remember it for a second. Must not block. Does nothing unless implemented.
     fn refused(&self, domain: &DomainName, dst: SocketAddr, reason: Reason) {

@@ -4,14 +4,17 @@ use std::{
     net::{Shutdown, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant, SystemTime},
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use control_api::ids::NodeRef;
-use datapath_wire::Frame;
+use datapath_wire::{
+    Frame,
+    frame::{HEAD, PACKETS},
+};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
@@ -40,6 +43,8 @@ pub(crate) struct Carrier {
     /// Microseconds after `born`.
     heard: AtomicU64,
     busy: AtomicU64,
+    /// [`datapath_wire::Hello::features`] of the peer, once greeted.
+    features: AtomicU32,
     /// Smoothed and least round trip in microseconds; 0 until measured.
     rtt: AtomicU64,
     rtt_min: AtomicU64,
@@ -65,6 +70,7 @@ impl Carrier {
             tcp,
             heard: AtomicU64::new(0),
             busy: AtomicU64::new(0),
+            features: AtomicU32::new(0),
             rtt: AtomicU64::new(0),
             rtt_min: AtomicU64::new(0),
         }
@@ -91,6 +97,26 @@ impl Carrier {
         if self.queue.push_lazily(frame.to_bytes()).is_err() {
             self.kill();
         }
+    }
+
+    /// Queues an IP packet; false when it is lost.
+    pub(crate) fn send_packet(&self, packet: &[u8]) -> bool {
+        if self.features.load(Relaxed) & PACKETS == 0 {
+            return false;
+        }
+        self.used();
+        let mut frame = BytesMut::with_capacity(HEAD + packet.len());
+        Frame::Packet { bytes: packet }.encode(&mut frame);
+        self.queue.push_packet(frame.freeze()).unwrap_or(false)
+    }
+
+    pub(crate) fn greeted(&self, features: u32) {
+        self.features.store(features, Relaxed);
+    }
+
+    /// It carries something, though perhaps no flow.
+    pub(crate) fn used(&self) {
+        self.busy.store(self.now(), Relaxed);
     }
 
     /// Queues a flow's DATA, OPEN or FIN with its turn.

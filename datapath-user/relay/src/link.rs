@@ -2,6 +2,7 @@
 //! carriers; the link attaches them to another.
 
 mod frames;
+mod packets;
 mod tend;
 
 use std::{
@@ -9,12 +10,13 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use bytes::Bytes;
 use control_api::ids::NodeRef;
 use datapath_wire::{
     Frame,
     frame::{SIDE, side_bit},
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     api::{Lane, Reason},
@@ -46,10 +48,12 @@ struct State {
     carriers: Vec<Arc<Carrier>>,
     dialing: [bool; 2],
     tending: bool,
-    /// Keep trying for an interactive carrier though no flow needs it.
-    warm: bool,
+    /// Until then try for an interactive carrier though no flow needs it.
+    warm_until: Option<Instant>,
     peer_epoch: Option<u64>,
     ended: Ended,
+    /// Packets that wait for a carrier.
+    packets: VecDeque<Bytes>,
     gone: bool,
 }
 
@@ -155,9 +159,10 @@ impl Link {
                 s.ended = Ended::default();
             }
             s.carriers.push(Arc::clone(carrier));
-            s.warm = false;
+            s.warm_until = None;
             (stale, old)
         };
+        self.send_waiting(carrier);
         add(&shared.tally.carriers_up);
         tracing::info!(carrier = %carrier.name, domain = %self.key.domain, "carrier is up");
         for f in stale {

@@ -22,17 +22,23 @@ const RUN: u8 = 4;
 const LINGER: Duration = Duration::from_millis(5);
 /// A peer that reads nothing but makes us answer is cut off at this many bytes of answers.
 const MAX_SMALL: usize = 16 << 20;
+/// Packets beyond this are lost, as in any full queue of a network: who sends them expects that, and a
+/// packet that comes late is worth less than the next.
+const MAX_PACKETS: usize = 256 << 10;
 
 struct Item {
     frame: Bytes,
     /// Given back when the frame leaves the queue, or is dropped with it.
     _turn: Option<OwnedSemaphorePermit>,
+    is_packet: bool,
 }
 
 #[derive(Default)]
 struct State {
     small: VecDeque<Item>,
     small_bytes: usize,
+    /// Of `small`, the packets.
+    packet_bytes: usize,
     large: VecDeque<Item>,
     run: u8,
     /// Something waits that must leave now, and everything with it.
@@ -85,7 +91,7 @@ impl Queue {
             }
             s.urgent = true;
             let len = frame.len();
-            let item = Item { frame, _turn: turn };
+            let item = Item { frame, _turn: turn, is_packet: false };
             if len <= SMALL {
                 s.small_bytes += len;
                 s.small.push_back(item);
@@ -105,13 +111,32 @@ impl Queue {
                 return Err(Closed);
             }
             s.small_bytes += frame.len();
-            s.small.push_back(Item { frame, _turn: None });
+            s.small.push_back(Item { frame, _turn: None, is_packet: false });
             s.small.len() == 1 && !s.urgent
         };
         if first {
             self.wake.notify_one();
         }
         Ok(())
+    }
+
+    /// A PACKET, of any size; false when there is no room and it is lost. Packets keep their order.
+    pub(crate) fn push_packet(&self, frame: Bytes) -> Result<bool, Closed> {
+        {
+            let mut s = self.state.hold();
+            if s.closed {
+                return Err(Closed);
+            }
+            if s.packet_bytes + frame.len() > MAX_PACKETS {
+                return Ok(false);
+            }
+            s.urgent = true;
+            s.small_bytes += frame.len();
+            s.packet_bytes += frame.len();
+            s.small.push_back(Item { frame, _turn: None, is_packet: true });
+        }
+        self.wake.notify_one();
+        Ok(true)
     }
 
     /// The next SSH write: one frame as it is, or as many small ones as fit together. `None` once
@@ -148,7 +173,7 @@ impl Queue {
         let dropped = {
             let mut s = self.state.hold();
             s.closed = true;
-            s.small_bytes = 0;
+            (s.small_bytes, s.packet_bytes) = (0, 0);
             (std::mem::take(&mut s.small), std::mem::take(&mut s.large))
         };
         drop(dropped);
@@ -175,7 +200,7 @@ impl State {
         }
         self.run = self.run.saturating_add(1);
         let first = self.small.pop_front()?;
-        self.small_bytes -= first.frame.len();
+        self.left(&first);
         if self.small.is_empty() {
             return Some(first.frame);
         }
@@ -183,10 +208,17 @@ impl State {
         let mut out = BytesMut::with_capacity(all.min(BATCH + SMALL));
         out.extend_from_slice(&first.frame);
         while let Some(i) = self.small.pop_front_if(|i| out.len() + i.frame.len() <= BATCH) {
-            self.small_bytes -= i.frame.len();
+            self.left(&i);
             out.extend_from_slice(&i.frame);
         }
         Some(out.freeze())
+    }
+
+    fn left(&mut self, item: &Item) {
+        self.small_bytes -= item.frame.len();
+        if item.is_packet {
+            self.packet_bytes -= item.frame.len();
+        }
     }
 }
 
@@ -226,6 +258,19 @@ mod tests {
         // The clock ran since the first.
         assert!(start.elapsed() <= 2 * LINGER);
         assert!(tokio::time::timeout(2 * LINGER, q.next(&mut linger)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn packets_are_lost_when_full_and_do_not_stop_other_frames() {
+        let (q, mut linger) = (Queue::default(), Linger::new());
+        let n = (0..100).take_while(|_| q.push_packet(frame(1, 60_000)).unwrap()).count();
+        assert_eq!(n, MAX_PACKETS / 60_000);
+        q.push(frame(2, 10), None).unwrap();
+        for _ in 0..n {
+            assert_eq!(q.next(&mut linger).await.unwrap().len(), 60_000);
+        }
+        assert_eq!(q.next(&mut linger).await.unwrap()[0], 2);
+        assert!(q.push_packet(frame(1, 60_000)).unwrap());
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ use std::{
 };
 
 use control_api::ids::{DomainName, NodeRef};
+use datapath_wire::frame::MAX_PACKET;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -228,6 +229,15 @@ impl Relay {
                 f.reset(Reason::PeerGone);
             }
         }
+    }
+
+    /// Sends an IP packet to the node `peer`; false when it is lost here. While no carrier stands a
+    /// few wait for one, as they would for an address on a LAN.
+    pub fn send_packet(&self, domain: &DomainName, peer: &NodeRef, packet: &[u8]) -> bool {
+        if self.shared.identity(domain).is_none() || packet.len() > MAX_PACKET {
+            return false;
+        }
+        self.shared.link(domain, peer).send_packet(&self.shared, packet)
     }
 
     /// Brings up the interactive carrier to `peer` before a flow needs it.

@@ -8,7 +8,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use datapath_wire::{Decoder, Frame, Hello, frame::VERSION};
+use datapath_wire::{
+    Decoder, Frame, Hello,
+    frame::{PACKETS, VERSION},
+};
 use russh::{
     Channel, ChannelId, ChannelWriteHalf, client,
     keys::{Certificate, PublicKeyOrCertificate},
@@ -86,6 +89,10 @@ impl Hand {
             Frame::Hello(h) => greet(shared, link, carrier, proof, &h),
             Frame::Ping { token } => carrier.post(&Frame::Pong { token }),
             Frame::Pong { token } => carrier.pong(token),
+            Frame::Packet { bytes } => {
+                carrier.used();
+                shared.deliver.packet(&link.key.domain, &link.key.peer, bytes);
+            }
             frame => link.frame(shared, carrier, frame),
         });
         result.map_err(|e| {
@@ -113,6 +120,7 @@ fn greet(shared: &Arc<Shared>, link: &Arc<Link>, c: &Arc<Carrier>, proof: &Proof
         c.kill();
         return;
     }
+    c.greeted(h.features);
     // First the pulse: a flow's credit follows the round trip.
     c.ping();
     link.ready(shared, c, h.epoch);
@@ -200,7 +208,7 @@ impl Half {
 fn hello(shared: &Shared, carrier: &Carrier) {
     carrier.post(&Frame::Hello(Hello {
         version: VERSION,
-        features: 0,
+        features: PACKETS,
         epoch: shared.epoch,
         node: shared.config.node.to_string(),
     }));

@@ -7,7 +7,9 @@ use bytes::{Buf, BytesMut};
 
 use crate::{
     Reason,
-    frame::{self, Frame, HEAD, Hello, MAX_FIRST, MAX_FRAME, MAX_NODE, Open, VERSION, kind},
+    frame::{
+        self, Frame, HEAD, Hello, MAX_FIRST, MAX_FRAME, MAX_NODE, MAX_PACKET, Open, VERSION, kind,
+    },
 };
 
 /// Why a byte stream is not ours.
@@ -135,6 +137,8 @@ impl Head {
             kind::OPEN => (48, 48 + MAX_FIRST),
             kind::DATA => (9, MAX_FRAME - HEAD),
             kind::ACCEPT | kind::ACK | kind::CREDIT | kind::FIN | kind::PING | kind::PONG => (8, 8),
+            // The shortest header that an IP packet can have.
+            kind::PACKET => (20, MAX_PACKET),
             kind::REJECT | kind::RST => (1, 1),
             kind::RESUME | kind::RESUMED => (20, 20),
             _ => return Err(WireError::UnknownType { kind }),
@@ -145,7 +149,7 @@ impl Head {
         if len < least {
             return Err(WireError::Malformed { kind, len });
         }
-        let carrier = matches!(kind, kind::HELLO | kind::PING | kind::PONG);
+        let carrier = matches!(kind, kind::HELLO | kind::PING | kind::PONG | kind::PACKET);
         if carrier != (flow == 0) {
             return Err(WireError::WrongFlow { kind, flow });
         }
@@ -174,6 +178,7 @@ impl Head {
             kind::CREDIT => Frame::Credit { flow, limit: p.try_get_u64().ok()? },
             kind::FIN => Frame::Fin { flow, offset: p.try_get_u64().ok()? },
             kind::PING => Frame::Ping { token: p.try_get_u64().ok()? },
+            kind::PACKET => Frame::Packet { bytes: p },
             kind::PONG => Frame::Pong { token: p.try_get_u64().ok()? },
             kind::REJECT => Frame::Reject { flow, reason: Reason::from_code(p.try_get_u8().ok()?) },
             kind::RST => Frame::Rst { flow, reason: Reason::from_code(p.try_get_u8().ok()?) },

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The flow id's top bit tells which side opened it (so both ends may open without asking); the
-//! frames of the carrier itself (HELLO, PING, PONG) use flow 0. DATA and FIN say their offset, so
+//! frames of no flow (HELLO, PING, PONG, PACKET) use flow 0. DATA and FIN say their offset, so
 //! that a receiver can drop what it already has after a resume: repeating is always safe.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -26,6 +26,10 @@ pub const MAX_FRAME: usize = 65_535 - 64;
 pub const MAX_DATA: usize = MAX_FRAME - DATA_HEAD;
 /// The most first bytes that an OPEN carries.
 pub const MAX_FIRST: usize = 16 * 1024;
+/// Bytes in one PACKET.
+pub const MAX_PACKET: usize = MAX_FRAME - HEAD;
+/// [`Hello::features`]: takes PACKET.
+pub const PACKETS: u32 = 1;
 /// The longest node name in a HELLO.
 pub const MAX_NODE: usize = 320;
 /// Set in the flow ids that the greater side opened, see [`side_bit`].
@@ -48,6 +52,7 @@ pub mod kind {
     pub const RESUMED: u8 = 11;
     pub const PING: u8 = 12;
     pub const PONG: u8 = 13;
+    pub const PACKET: u8 = 14;
 }
 
 /// The side bit for flows opened by `me` towards `peer`: both ends compute opposite values.
@@ -60,7 +65,7 @@ pub fn side_bit(me: &str, peer: &str) -> u32 {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub version: u16,
-    /// Bits that both sides must know before they use a later addition; none yet.
+    /// Bits that both sides must know before they use a later addition: [`PACKETS`].
     pub features: u32,
     /// Drawn when the process starts: another value means that the peer forgot its flows.
     pub epoch: u64,
@@ -80,7 +85,7 @@ pub struct Open {
     pub dst: SocketAddr,
 }
 
-/// One frame. `Data` and `Open` borrow their bytes from what was fed into the decoder.
+/// One frame. `Data`, `Open` and `Packet` borrow their bytes from what was fed into the decoder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
     Hello(Hello),
@@ -138,6 +143,11 @@ pub enum Frame<'a> {
         received: u64,
         limit: u64,
     },
+    /// A whole IP packet between two pods of the Domain, of no flow: it may be lost, doubled or late. Only
+    /// to a peer whose HELLO has [`PACKETS`].
+    Packet {
+        bytes: &'a [u8],
+    },
     Ping {
         token: u64,
     },
@@ -180,7 +190,7 @@ pub fn data_head(flow: u32, offset: u64, len: usize) -> [u8; DATA_HEAD] {
 
 impl Frame<'_> {
     /// Appends the frame's bytes. `Data` longer than [`MAX_DATA`], first bytes longer than
-    /// [`MAX_FIRST`] and node names longer than [`MAX_NODE`] are cut: a caller splits before.
+    /// [`MAX_FIRST`], packets longer than [`MAX_PACKET`] and node names longer than [`MAX_NODE`] are cut: a caller splits before.
     pub fn encode(&self, out: &mut BytesMut) {
         match self {
             Self::Hello(h) => {
@@ -205,6 +215,11 @@ impl Frame<'_> {
             Self::Data { flow, offset, bytes } => {
                 let bytes = bytes.get(..MAX_DATA).unwrap_or(bytes);
                 out.put_slice(&data_head(*flow, *offset, bytes.len()));
+                out.put_slice(bytes);
+            }
+            Self::Packet { bytes } => {
+                let bytes = bytes.get(..MAX_PACKET).unwrap_or(bytes);
+                head(out, 0, kind::PACKET, bytes.len());
                 out.put_slice(bytes);
             }
             Self::Accept { flow, credit: v } => word(out, *flow, kind::ACCEPT, *v),

@@ -26,6 +26,7 @@ fn own(f: &Frame<'_>) -> (String, Vec<u8>) {
     let bytes = match f {
         Frame::Data { bytes, .. } => bytes.to_vec(),
         Frame::Open { first, .. } => first.to_vec(),
+        Frame::Packet { bytes } => bytes.to_vec(),
         _ => Vec::new(),
     };
     (format!("{f:?}"), bytes)
@@ -41,7 +42,7 @@ fn a_frame(which: u8, flow: u32, n: u64, body: &[u8]) -> Frame<'_> {
         src: ([10, 0, 0, n as u8], n as u16).into(),
         dst: "[fd00::7]:443".parse().unwrap(),
     };
-    match which % 12 {
+    match which % 13 {
         0 => Frame::Open { flow, open, first: &body[..body.len().min(MAX_FIRST)] },
         1 => Frame::Accept { flow, credit: n },
         2 => Frame::Reject { flow, reason },
@@ -53,6 +54,7 @@ fn a_frame(which: u8, flow: u32, n: u64, body: &[u8]) -> Frame<'_> {
         8 => Frame::Resume { flow, generation, received: n, limit: !n },
         9 => Frame::Resumed { flow, generation, received: n, limit: !n },
         10 => Frame::Pong { token: n },
+        11 if body.len() >= 20 => Frame::Packet { bytes: body },
         _ => Frame::Ping { token: n },
     }
 }

@@ -24,6 +24,7 @@ use crate::{
     hosts,
     kernel::{Join, Kernel, KernelError},
     landing::{self, Open},
+    packets,
     persist::PersistError,
     plan::{
         desired::{Desired, Local, Pod, desired},
@@ -47,6 +48,8 @@ struct Standing {
     routed: bool,
     /// Accepts what the guard lands; ends with the pod.
     _landing: AbortOnDropHandle<()>,
+    /// Reads what the pod sends besides.
+    _packets: AbortOnDropHandle<()>,
 }
 
 /// The state behind a [`Keeper`]; [`Task::run`] consumes it.
@@ -238,7 +241,23 @@ impl Task {
         });
         let accept = landing::run(listener, Arc::clone(&view), Arc::clone(&self.open));
         let landing = AbortOnDropHandle::new(self.open.runtime().spawn(accept));
-        let standing = Standing { join, view, routed: true, _landing: landing };
+        let tap = {
+            let runtime = self.open.runtime();
+            let _entered = runtime.enter();
+            self.kernel.tap(join.cookie)
+        };
+        let packets = match tap {
+            Ok(tap) => packets::run(tap, Arc::clone(&view), Arc::clone(&self.open)),
+            Err(source) => {
+                if let Err(e) = self.kernel.leave(join).await {
+                    tracing::warn!(pod = uid, error = chain(&e), "pod not taken down completely");
+                }
+                let (uid, step) = (uid.to_owned(), "reading its packets");
+                return Err(KernelError::Pod { uid, step, source: source.into() });
+            }
+        };
+        let packets = AbortOnDropHandle::new(self.open.runtime().spawn(packets));
+        let standing = Standing { join, view, routed: true, _landing: landing, _packets: packets };
         self.standing.insert(uid.to_owned(), standing);
         Ok(())
     }

@@ -27,7 +27,11 @@ async fn holds(kernel: &dyn Kernel, netns: &Path) {
     };
     let join = Join { uid: "a".into(), netns: netns.to_owned(), cookie, pod: pod.clone() };
 
+    assert!(kernel.tap(cookie).is_err(), "it has not joined");
     let listener = kernel.join(join.clone()).await.unwrap();
+    kernel.tap(cookie).unwrap();
+    let packet = crate::packets::header::tests::udp("10.214.0.2", "10.214.0.1");
+    kernel.inject(cookie, pod.vip, &packet).unwrap();
     assert!(listener.local_addr().unwrap().ip().is_loopback());
     assert!(kernel.pod_checks(join.clone()).await.iter().all(|c| c.ok));
 
@@ -48,7 +52,7 @@ async fn holds(kernel: &dyn Kernel, netns: &Path) {
     assert_eq!(kernel.way(DomainId(8), far), None, "Domains do not share addresses");
 
     let keep = Desired {
-        pods: BTreeMap::from([(cookie, pod)]),
+        pods: BTreeMap::from([(cookie, pod.clone())]),
         vips: BTreeMap::from([((DOMAIN, far), relay)]),
         ..Desired::default()
     };
@@ -62,6 +66,7 @@ async fn holds(kernel: &dyn Kernel, netns: &Path) {
     assert_eq!(kernel.way(DOMAIN, far), None);
     kernel.leave(join.clone()).await.unwrap();
     kernel.leave(join).await.unwrap();
+    assert!(kernel.inject(cookie, pod.vip, &packet).is_err());
 }
 
 #[tokio::test]

@@ -11,13 +11,17 @@ use std::{
 };
 
 use control_api::session::ProbeHop;
+use datapath_net::packet::Tap;
 use futures::{FutureExt as _, future::BoxFuture};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Count, DirectFlow, Join, Kernel, KernelError};
-use crate::plan::{
-    desired::{Desired, DomainId, Way},
-    diff::Op,
+use crate::{
+    packets::no_such_pod,
+    plan::{
+        desired::{Desired, DomainId, Way},
+        diff::Op,
+    },
 };
 
 #[derive(Debug, Default)]
@@ -33,6 +37,9 @@ pub(crate) struct State {
     /// Steps that shall fail: `join`, `pod`.
     pub(crate) broken: BTreeSet<&'static str>,
     pub(crate) listeners: BTreeMap<String, SocketAddr>,
+    /// The pods' ends of their taps, and what was injected.
+    pub(crate) taps: BTreeMap<u64, std::os::unix::net::UnixDatagram>,
+    pub(crate) injected: Vec<(u64, IpAddr, Vec<u8>)>,
 }
 
 impl Kernel for Fake {
@@ -97,6 +104,26 @@ impl Kernel for Fake {
             TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], to.port()))).await?.into_std()
         }
         .boxed()
+    }
+
+    fn tap(&self, cookie: u64) -> io::Result<Tap> {
+        let (pod, tap) = std::os::unix::net::UnixDatagram::pair()?;
+        tap.set_nonblocking(true)?;
+        let mut s = self.state.lock().unwrap();
+        if !s.joined.values().any(|j| j.cookie == cookie) {
+            return Err(no_such_pod());
+        }
+        s.taps.insert(cookie, pod);
+        Tap::over(tap.into())
+    }
+
+    fn inject(&self, cookie: u64, to: IpAddr, packet: &[u8]) -> io::Result<()> {
+        let mut s = self.state.lock().unwrap();
+        if !s.joined.values().any(|j| j.cookie == cookie) {
+            return Err(no_such_pod());
+        }
+        s.injected.push((cookie, to, packet.to_vec()));
+        Ok(())
     }
 
     fn checks(&self) -> Vec<ProbeHop> {

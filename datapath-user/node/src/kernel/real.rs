@@ -18,6 +18,7 @@ use datapath_loader::{
 use datapath_net::{
     netlink::Netlink,
     netns::{Netns, visit_netns},
+    packet::{Injector, Tap},
     procfs,
     sockets::landing_listener,
     stock::Stock,
@@ -29,6 +30,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use super::{Cause, Count, DirectFlow, Join, Kernel, KernelError};
 use crate::{
     observe::hop,
+    packets::no_such_pod,
     plan::{
         desired::{Desired, DomainId, Pod, Way},
         diff::Op,
@@ -73,6 +75,7 @@ struct Standing {
     guard: Guard,
     netns: Arc<Netns>,
     stock: Arc<Stock>,
+    injector: Injector,
     landing: SocketAddr,
 }
 
@@ -139,13 +142,11 @@ fn step(join: &Join, step: &'static str) -> impl Fn(Cause) -> KernelError + use<
 
 impl Shared {
     fn netns(&self, cookie: u64) -> io::Result<Arc<Netns>> {
-        let gone = || io::Error::new(io::ErrorKind::NotFound, "the pod is not on this node");
-        lock(&self.pods).get(&cookie).map(|s| Arc::clone(&s.netns)).ok_or_else(gone)
+        lock(&self.pods).get(&cookie).map(|s| Arc::clone(&s.netns)).ok_or_else(no_such_pod)
     }
 
     fn stock(&self, cookie: u64) -> io::Result<Arc<Stock>> {
-        let gone = || io::Error::new(io::ErrorKind::NotFound, "the pod is not on this node");
-        lock(&self.pods).get(&cookie).map(|s| Arc::clone(&s.stock)).ok_or_else(gone)
+        lock(&self.pods).get(&cookie).map(|s| Arc::clone(&s.stock)).ok_or_else(no_such_pod)
     }
 
     /// Landing listener, guard, interface and route, in this order; all or nothing.
@@ -164,6 +165,8 @@ impl Shared {
             .datapath
             .attach_guard(fd, GuardConfig { netns, pod })
             .map_err(|e| step(join, "its guard")(e.into()))?;
+        let injector =
+            Injector::open(fd).map_err(|e| step(join, "its socket for packets")(e.into()))?;
         let stand = || {
             let landed = self.datapath.land(guard.slot(), &listener);
             landed.map_err(|e| step(join, "landing on the relay's listener")(e.into()))?;
@@ -179,7 +182,7 @@ impl Shared {
         }
         let netns = Arc::new(opened);
         let stock = Arc::new(Stock::new(Arc::clone(&netns)));
-        lock(&self.pods).insert(join.cookie, Standing { guard, netns, stock, landing });
+        lock(&self.pods).insert(join.cookie, Standing { guard, netns, stock, injector, landing });
         Ok(listener)
     }
 
@@ -374,6 +377,15 @@ impl Kernel for Machine {
             tokio::time::timeout(within, work).await.map_err(late)?
         }
         .boxed()
+    }
+
+    fn tap(&self, cookie: u64) -> io::Result<Tap> {
+        Tap::open(self.shared.netns(cookie)?.as_fd(), INTERFACE)
+    }
+
+    fn inject(&self, cookie: u64, to: IpAddr, packet: &[u8]) -> io::Result<()> {
+        let pods = lock(&self.shared.pods);
+        pods.get(&cookie).ok_or_else(no_such_pod)?.injector.send(to, packet)
     }
 
     fn checks(&self) -> Vec<ProbeHop> {

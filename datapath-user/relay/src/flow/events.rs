@@ -115,7 +115,11 @@ impl Flow {
                     self.tx_wake.notify_one();
                 }
             }
-            Frame::Open { .. } | Frame::Hello(_) | Frame::Ping { .. } | Frame::Pong { .. } => {}
+            Frame::Open { .. }
+            | Frame::Hello(_)
+            | Frame::Packet { .. }
+            | Frame::Ping { .. }
+            | Frame::Pong { .. } => {}
         }
         Ok(after)
     }

@@ -15,6 +15,8 @@ use crate::{
 };
 
 const BACKOFF: Duration = Duration::from_millis(50);
+/// How long a carrier is tried for that no flow waits for.
+const WARM: Duration = Duration::from_secs(60);
 
 impl Link {
     /// Sees to it that flows without a carrier get one. Called whenever that may have become
@@ -37,10 +39,10 @@ impl Link {
         self.changed.notify_waiters();
     }
 
-    /// Wants an interactive carrier before a flow needs one.
+    /// Wants an interactive carrier before a flow needs one, for a while.
     pub(crate) fn warm(self: &Arc<Self>, shared: &Arc<Shared>) {
         if self.carrier(Lane::Interactive).is_none() {
-            self.state.hold().warm = true;
+            self.state.hold().warm_until = Some(Instant::now() + WARM);
             self.dial(shared, Lane::Interactive);
         }
     }
@@ -117,7 +119,8 @@ impl Link {
             Some(Need::Lane(l)) => l == lane,
             None => false,
         };
-        !s.gone && ((s.warm && lane == Lane::Interactive) || s.flows.values().any(wants))
+        let warm = s.warm_until.is_some_and(|t| t > Instant::now());
+        !s.gone && ((warm && lane == Lane::Interactive) || s.flows.values().any(wants))
     }
 
     /// Starts dialling unless it is under way.

@@ -1,0 +1,175 @@
+//! What is no stream: datagrams, echoes and the refusals that answer them cross as the IP packets that they are. The
+//! kernels of both pods speak to each other; this node only sees that each speaks for itself.
+
+pub mod header;
+mod table;
+
+use std::{
+    io,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use control_api::{
+    ids::{DomainName, NodeRef},
+    session::Flow,
+};
+use datapath_net::packet::Tap;
+use datapath_relay::{Reason, Relay};
+
+use crate::{
+    deliver,
+    keeper::{Keeper, LocalPod, View},
+    kernel::Kernel,
+    landing::Open,
+    packets::{header::Header, table::PacketFlows},
+    refusals::Refusals,
+};
+
+/// So many packets of one pod, then others have their turn.
+const RUN: usize = 32;
+
+/// Reads what a pod sends until dropped.
+pub async fn run(tap: Tap, pod: Arc<LocalPod>, open: Arc<dyn Open>) {
+    let mut buffer = vec![0; 65_536];
+    loop {
+        for _ in 0..RUN {
+            match tap.next(&mut buffer).await {
+                Ok(packet) => open.packet(&pod, packet),
+                // The interface went down or away; the pod's end ends this task.
+                Err(error) => {
+                    tracing::debug!(pod = pod.attached.uid, %error, "cannot read the pod's packets");
+                    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                }
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Where a pod's packet goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Peer(NodeRef),
+    /// A pod of this machine.
+    Here(u64),
+}
+
+/// # Errors
+/// [`Reason::Denied`] when the source is not the pod's own address, [`Reason::HostUnreachable`] when nobody holds the target.
+pub fn outgoing(view: &View, pod: &LocalPod, me: &NodeRef, h: &Header) -> Result<Target, Reason> {
+    let attached = &pod.attached;
+    let domain = view.table.domain(&attached.domain).ok_or(Reason::HostUnreachable)?;
+    let to = domain.holder(h.dst.ip()).ok_or(Reason::HostUnreachable)?;
+    if h.src.ip() != attached.vip {
+        return Err(Reason::Denied);
+    }
+    if to.node != *me {
+        return Ok(Target::Peer(to.node.clone()));
+    }
+    let here = view.local(&attached.domain, h.dst.ip()).ok_or(Reason::HostUnreachable)?;
+    Ok(Target::Here(here.attached.netns_cookie))
+}
+
+/// Both directions of this machine's pods.
+pub struct Packets {
+    keeper: Keeper,
+    kernel: Arc<dyn Kernel>,
+    refusals: Arc<Mutex<Refusals>>,
+    flows: Mutex<PacketFlows>,
+}
+
+impl std::fmt::Debug for Packets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Packets(..)")
+    }
+}
+
+impl Packets {
+    #[must_use]
+    pub fn new(keeper: Keeper, kernel: Arc<dyn Kernel>, refusals: Arc<Mutex<Refusals>>) -> Self {
+        Self { keeper, kernel, refusals, flows: Mutex::default() }
+    }
+
+    /// A pod of this machine sends.
+    pub fn from_pod(&self, relay: &Relay, pod: &LocalPod, packet: &[u8]) {
+        // Routers and neighbours are looked for on every interface: that is nobody's loss.
+        let Some(h) = header::parse(packet) else { return };
+        let domain = &pod.attached.domain;
+        let target = outgoing(&self.keeper.view(), pod, self.keeper.me(), &h);
+        let left = match target {
+            Ok(Target::Peer(peer)) => relay.send_packet(domain, &peer, packet),
+            Ok(Target::Here(cookie)) => self.inject(cookie, h.dst.ip(), packet),
+            Err(reason) => return Refusals::count(&self.refusals, reason),
+        };
+        if left {
+            self.flows().note(domain, &h, packet.len(), true, Instant::now());
+        } else {
+            Refusals::count(&self.refusals, Reason::Limit);
+        }
+    }
+
+    /// A peer's relay delivers what one of its pods sent.
+    pub fn from_peer(&self, domain: &DomainName, peer: &NodeRef, packet: &[u8]) {
+        let Some(h) = header::parse(packet) else {
+            return Refusals::count(&self.refusals, Reason::Protocol);
+        };
+        match deliver::check(&self.keeper.view(), domain, peer, h.src, h.dst) {
+            Ok(cookie) if self.inject(cookie, h.dst.ip(), packet) => {
+                self.flows().note(domain, &h, packet.len(), false, Instant::now());
+            }
+            Ok(_) => Refusals::count(&self.refusals, Reason::Limit),
+            Err(reason) => Refusals::count(&self.refusals, reason),
+        }
+    }
+
+    fn inject(&self, cookie: u64, to: IpAddr, packet: &[u8]) -> bool {
+        let injected = self.kernel.inject(cookie, to, packet);
+        injected.inspect_err(|error| tracing::debug!(%to, %error, "packet lost")).is_ok()
+    }
+
+    fn flows(&self) -> MutexGuard<'_, PacketFlows> {
+        self.flows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As people see them, without names and carriers.
+    #[must_use]
+    pub fn list(&self) -> Vec<Flow> {
+        self.flows().list(Instant::now())
+    }
+}
+
+/// What a machine without a tap says.
+pub(crate) fn no_such_pod() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the pod is not on this node")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        deliver::tests::view,
+        packets::header::{parse, tests::udp},
+    };
+
+    #[test]
+    fn a_pod_speaks_for_itself_to_members_of_its_domain() {
+        let view = view();
+        let (me, pod) = ("s1/n1".parse().unwrap(), view.pods.get("here").unwrap());
+        let peer = |node: &str| Ok(Target::Peer(node.parse().unwrap()));
+        let cases = [
+            ("10.2.0.1", "10.2.0.2", peer("s2/n1")),
+            ("10.2.0.1", "10.2.0.3", peer("s1/n2")),
+            ("10.2.0.1", "10.2.0.1", Ok(Target::Here(77))),
+            // A member's address that is not the pod's own, one of another network, nobody's.
+            ("10.2.0.3", "10.2.0.2", Err(Reason::Denied)),
+            ("192.168.0.1", "10.2.0.2", Err(Reason::Denied)),
+            ("10.2.0.1", "10.2.0.99", Err(Reason::HostUnreachable)),
+        ];
+        for (src, dst, want) in cases {
+            let header = parse(&udp(src, dst)).unwrap();
+            assert_eq!(outgoing(&view, pod, &me, &header), want, "{src} {dst}");
+        }
+    }
+}
