@@ -48,8 +48,11 @@ struct Found<'a> {
     /// A datagram and its echo.
     datagram: Option<Spread>,
     datagrams_lost: usize,
+    /// The medians.
     up_gbps: f64,
     down_gbps: f64,
+    /// Both directions of each round together: rounds of two paths stand side by side in time.
+    rounds_gbps: Vec<f64>,
 }
 
 #[derive(Default)]
@@ -102,6 +105,7 @@ impl Measure {
                 request_response: Spread::of(s.turn),
                 datagram: Spread::of(s.datagram.0),
                 datagrams_lost: s.datagram.1,
+                rounds_gbps: s.up.iter().zip(&s.down).map(|(up, down)| up + down).collect(),
                 up_gbps: median(s.up),
                 down_gbps: median(s.down),
             })?;

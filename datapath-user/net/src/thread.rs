@@ -6,10 +6,11 @@
 //! left to it: woken from sleep the thread gets its turn at once, in a queue of the runnable it would wait.
 
 use std::{
+    cell::RefCell,
     io,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -44,9 +45,27 @@ pub fn start(name: String, halt_poll: Duration, stop: CancellationToken) -> io::
         .on_thread_unpark(move || unpark.wakes())
         .build()?;
     let handle = runtime.handle().clone();
+    let here = Arc::clone(&watch);
     handle.spawn(async move { watch.run().await });
-    std::thread::Builder::new().name(name).spawn(move || runtime.block_on(stop.cancelled()))?;
+    std::thread::Builder::new().name(name).spawn(move || {
+        HERE.set(Some(here));
+        runtime.block_on(stop.cancelled());
+    })?;
     Ok(handle)
+}
+
+thread_local! {
+    static HERE: RefCell<Option<Arc<Watch>>> = const { RefCell::new(None) };
+}
+
+/// Lets others have the processor for a moment, unless a neighbour is known who would keep it. For a thread of [`start`] that has
+/// overtaken somebody who is about to do what it would wait for next.
+pub fn offer() {
+    HERE.with_borrow(|here| {
+        if let Some(watch) = here {
+            watch.offer();
+        }
+    });
 }
 
 /// When the thread became idle, and when it may wait awake.
@@ -57,6 +76,8 @@ struct Watch {
     /// Nanoseconds after `born`; of a vain wait, when that began.
     idle_since: AtomicU64,
     waited: AtomicU64,
+    /// Waits in a row that a neighbour ended, and until when nothing is offered to it.
+    neighbours: AtomicU32,
     not_before: AtomicU64,
     wake: Notify,
 }
@@ -68,6 +89,7 @@ impl Watch {
             born: Instant::now(),
             idle_since: AtomicU64::new(0),
             waited: AtomicU64::new(0),
+            neighbours: AtomicU32::new(0),
             not_before: AtomicU64::new(0),
             wake: Notify::new(),
         }
@@ -87,8 +109,30 @@ impl Watch {
         }
     }
 
+    fn offer(&self) {
+        let start = self.born.elapsed();
+        if self.halt_poll.is_zero() || nanos(start) < self.not_before.load(Relaxed) {
+            return;
+        }
+        std::thread::yield_now();
+        self.note(self.born.elapsed().saturating_sub(start) > NEIGHBOUR);
+    }
+
+    /// Whether a neighbour kept the processor that it was offered.
+    fn note(&self, kept: bool) {
+        if !kept {
+            self.neighbours.store(0, Relaxed);
+            return;
+        }
+        // The first may be one who had much to do once.
+        let again = self.neighbours.fetch_add(1, Relaxed);
+        if again > 0 {
+            let stay = (STAY * 2u32.saturating_pow(again - 1)).min(STAY_MOST);
+            self.not_before.store(nanos(self.born.elapsed() + stay), Relaxed);
+        }
+    }
+
     async fn run(&self) {
-        let (mut stay, mut seen) = (STAY, false);
         loop {
             self.wake.notified().await;
             let mut wait = Wait::new(self.halt_poll, self.born.elapsed());
@@ -103,20 +147,10 @@ impl Watch {
                     break end;
                 }
             };
-            match end {
-                End::InVain { since } => self.waited.store(nanos(since), Relaxed),
-                End::Crowd => {}
-                // The first may be one who had much to do once.
-                End::Neighbour if seen => {
-                    self.not_before.store(nanos(self.born.elapsed() + stay), Relaxed);
-                    stay = (stay * 2).min(STAY_MOST);
-                }
-                End::Neighbour => {}
+            if let End::InVain { since } = end {
+                self.waited.store(nanos(since), Relaxed);
             }
-            seen = end == End::Neighbour;
-            if !seen {
-                stay = STAY;
-            }
+            self.note(end == End::Neighbour);
         }
     }
 }
@@ -201,6 +235,26 @@ mod tests {
         assert_eq!(w.yielded(us(40)), None);
         assert_eq!(w.yielded(us(140)), Some(End::Crowd));
         assert_eq!(w.yielded(us(1140)), Some(End::Neighbour));
+    }
+
+    #[test]
+    fn a_neighbour_who_keeps_the_processor_is_left_alone_for_longer_each_time() {
+        let w = Watch::new(us(200));
+        let stays = || w.not_before.load(Relaxed).saturating_sub(nanos(w.born.elapsed()));
+        w.note(true);
+        assert_eq!(stays(), 0, "once is no neighbour");
+        w.note(true);
+        let first = stays();
+        w.note(true);
+        assert!(first > nanos(STAY) / 2 && stays() > first + nanos(STAY) / 2);
+        for _ in 0..100 {
+            w.note(true);
+        }
+        assert!(stays() <= nanos(STAY_MOST));
+        w.note(false);
+        w.note(true);
+        w.note(true);
+        assert!(stays() <= nanos(STAY));
     }
 
     fn used(handle: &Handle) -> Duration {

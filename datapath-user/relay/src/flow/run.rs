@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytes::{BufMut as _, Bytes, BytesMut};
+use datapath_net::thread;
 use datapath_wire::{
     Frame, Phase,
     flow::{Out, Role, Step},
@@ -76,7 +77,7 @@ impl Landed {
 /// Opener: sends OPEN with the first bytes, then carries the flow to its end. The flow is inserted
 /// in the link already.
 pub(crate) async fn open(shared: &Arc<Shared>, link: &Arc<Link>, flow: Arc<Flow>, conn: Landed) {
-    if let Err(e) = start(&flow, conn).await {
+    if let Err(e) = start(&flow, conn) {
         tracing::debug!(error = %e, src = %flow.src, "the application left before the flow began");
         flow.fail(Reason::Reset);
         return finish(shared, link, &flow);
@@ -89,14 +90,15 @@ pub(crate) async fn open(shared: &Arc<Shared>, link: &Arc<Link>, flow: Arc<Flow>
     run(shared, link, flow).await;
 }
 
-async fn start(flow: &Flow, conn: Landed) -> io::Result<()> {
+fn start(flow: &Flow, conn: Landed) -> io::Result<()> {
     if let Landed::Plain(s) = &conn {
         s.set_nonblocking(true)?;
         prepare(&conn.socket())?;
     }
     if !first_bytes(flow, &conn)? {
-        // A program that connects writes at once: it may need this thread's core to do so.
-        tokio::task::yield_now().await;
+        // A program that connects writes at once: it may need this thread's core to do so, and bytes
+        // that come after OPEN pass all machines a second time.
+        thread::offer();
         first_bytes(flow, &conn)?;
     }
     flow.core.hold().sock = Some(Arc::new(conn.register()?));
