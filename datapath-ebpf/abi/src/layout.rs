@@ -72,7 +72,7 @@ pub enum Reason {
     Injected = 11,
     /// Guard: a member's direct connection was given to a listener that is bound to the VIP alone.
     VipListener = 12,
-    /// A datagram to a known VIP: left for the guard.
+    /// A datagram to a known VIP: left for the node, which reads what leaves by `rl0`.
     Datagram = 13,
 }
 

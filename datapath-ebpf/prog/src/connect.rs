@@ -11,7 +11,7 @@ use crate::{
 pub fn rl_connect4(ctx: SockAddrContext) -> i32 {
     // SAFETY: the kernel gives a live context.
     let addr = unsafe { &mut *ctx.sock_addr };
-    match decide(&ctx, mapped(addr.user_ip4), port(addr.user_port)) {
+    match decide(&ctx, mapped(addr.user_ip4), port(addr.user_port), true) {
         Verdict::Pass => 1,
         Verdict::Deny(errno) => refuse(errno),
         Verdict::Direct(real) => {
@@ -25,7 +25,7 @@ pub fn rl_connect4(ctx: SockAddrContext) -> i32 {
 pub fn rl_connect6(ctx: SockAddrContext) -> i32 {
     // SAFETY: the kernel gives a live context.
     let addr = unsafe { &mut *ctx.sock_addr };
-    match decide(&ctx, get6!(addr.user_ip6), port(addr.user_port)) {
+    match decide(&ctx, get6!(addr.user_ip6), port(addr.user_port), true) {
         Verdict::Pass => 1,
         Verdict::Deny(errno) => refuse(errno),
         Verdict::Direct(real) => {

@@ -18,9 +18,6 @@ pub fn face<'p>(pod: &'p Pod, ip: &Ip) -> &'p Face {
 /// Remembers what the socket asked for.
 #[inline(always)]
 pub fn remember(ctx: &SockAddrContext, mut dest: Dest) {
-    if aside(ctx) {
-        return;
-    }
     // SAFETY: the context's socket is live during the hook.
     let stored = unsafe { ASKED.get_or_insert_ptr_mut(ctx, Some(&mut dest)) };
     if !stored.is_null() {
@@ -32,18 +29,15 @@ pub fn remember(ctx: &SockAddrContext, mut dest: Dest) {
 /// A socket may be connected again: what it asked before no longer names its peer.
 #[inline(always)]
 pub fn forget(ctx: &SockAddrContext) {
-    if aside(ctx) {
-        return;
-    }
     // SAFETY: the context's socket is live during the hook.
     if let Some(stored) = unsafe { ASKED.get_ptr_mut(ctx).as_mut() } {
         stored.kind = NAME_NONE;
     }
 }
 
-/// A single datagram to another destination than the socket is connected to: its peer keeps its name.
+/// In sendmsg: a single datagram to another destination than the socket is connected to. Its peer keeps its name.
 #[inline(always)]
-fn aside(ctx: &SockAddrContext) -> bool {
+pub fn aside(ctx: &SockAddrContext) -> bool {
     // SAFETY: fields of the live context; the pointer is checked.
     unsafe {
         let addr = &*ctx.sock_addr;
@@ -72,11 +66,11 @@ pub fn peer(ctx: &SockAddrContext, ip: Ip) -> Option<(Ip, Option<u32>)> {
     }
 }
 
-/// The sender to show instead of `ip`; `None`: as it is. A socket that last spoke to a member's real address sees that one.
+/// The sender to show instead of `ip`; `None`: as it is. A socket that spoke to a member's real address last sees that one.
 #[inline(always)]
 pub fn sender(ctx: &SockAddrContext, ip: Ip) -> Option<Ip> {
     let pod = pod(ctx)?;
-    if ip == face(pod, &ip).real || asked(ctx).is_some_and(|d| d.kind == NAME_PLAIN) {
+    if ip == face(pod, &ip).real || asked(ctx).is_some_and(|d| d.kind == NAME_PLAIN && d.ip == ip) {
         return None;
     }
     vip_of(pod.domain, ip)

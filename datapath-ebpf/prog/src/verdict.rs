@@ -29,23 +29,26 @@ pub enum Verdict {
     Direct(Ip),
 }
 
-/// Decides about `ip:port` (host order) for the context's socket.
+/// Decides about `ip:port` (host order) for the context's socket; `names`: it is remembered for the names that the socket is shown.
 #[inline(always)]
-pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32) -> Verdict {
+pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, names: bool) -> Verdict {
     let Some(pod) = pod(ctx) else { return Verdict::Pass };
     let domain = pod.domain;
     let face = face(pod, &ip);
     if !contains(face, &ip) {
-        if ip != face.real && vip_of(domain, ip).is_some() {
+        let plain = ip != face.real && vip_of(domain, ip).is_some();
+        if names && plain {
             remember(ctx, Dest { ip, port, kind: NAME_PLAIN });
-        } else {
+        } else if names {
             forget(ctx);
         }
         count(domain, Reason::Outside);
         return Verdict::Pass;
     }
     if ip == face.vip {
-        forget(ctx);
+        if names {
+            forget(ctx);
+        }
         count(domain, Reason::OwnVip);
         return Verdict::Pass;
     }
@@ -60,18 +63,22 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32) -> Verdict {
     if unsafe { (*ctx.sock_addr).type_ } == SOCK_STREAM {
         return stream(ctx, face, domain, vip, ip, port);
     }
-    datagram(ctx, face, domain, vip, Dest { ip, port, kind: NAME_VIP })
+    let verdict = datagram(ctx, face, domain, vip);
+    match verdict {
+        Verdict::Direct(_) if names => remember(ctx, Dest { ip, port, kind: NAME_VIP }),
+        _ if names => forget(ctx),
+        _ => {}
+    }
+    verdict
 }
 
 /// Within a site the destination is rewritten; all else leaves by the interface that leads nowhere, where the node reads it.
 #[inline(always)]
-fn datagram(ctx: &SockAddrContext, face: &Face, domain: u32, vip: &Vip, to: Dest) -> Verdict {
+fn datagram(ctx: &SockAddrContext, face: &Face, domain: u32, vip: &Vip) -> Verdict {
     if vip.verdict == VERDICT_DIRECT && !bound_to(ctx, &face.vip) {
-        remember(ctx, to);
         count(domain, Reason::Direct);
         return Verdict::Direct(vip.real);
     }
-    forget(ctx);
     count(domain, Reason::Datagram);
     Verdict::Pass
 }

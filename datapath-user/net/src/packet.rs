@@ -1,5 +1,6 @@
 //! IP packets in and out of one namespace: what its programs send to an interface that leads nowhere is read
-//! ([`Tap`]), and packets from elsewhere arrive as if that interface had received them ([`Injector`]).
+//! ([`Tap`]), and packets from elsewhere arrive over `lo` ([`Injector`]). A socket that is bound to the interface as a device
+//! (SO_BINDTODEVICE) therefore sends but does not receive.
 //!
 //! For everything that is no stream: the kernels at both ends speak to each other, so ports, refusals, echoes, lengths and
 //! fragments are theirs, and nothing between keeps state.
@@ -61,7 +62,7 @@ impl Tap {
         Ok(Self { socket: unsafe { AsyncFd::register(socket) }? })
     }
 
-    /// The next packet. What arrives is none of the namespace's own sends and is skipped.
+    /// The next packet.
     ///
     /// # Errors
     /// The interface is gone or down.

@@ -94,6 +94,8 @@ async fn direction(
             held = held.saturating_sub(sent);
             passed.fetch_add(sent as u64, Ordering::Relaxed);
         }
+        // Others share the thread, and readiness alone gives nobody else a turn.
+        tokio::task::consume_budget().await;
     }
 }
 

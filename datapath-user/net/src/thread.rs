@@ -21,8 +21,10 @@ use tokio_util::sync::CancellationToken;
 /// How long a thread may wait awake, if nobody says otherwise: what KVM takes.
 pub const HALT_POLL_US: u32 = 200;
 
-/// A turn of the loop that took longer did something.
+/// A turn of the loop that took longer, and four times as long as the shortest, did something.
 const EMPTY_TURN: Duration = Duration::from_micros(5);
+/// A wait ends after so many times its measure, whatever was found meanwhile.
+const LONGEST: u32 = 20;
 /// Off the processor so long: others have something to do, and this thread is woken among them soon enough.
 const CROWD: Duration = Duration::from_micros(50);
 /// Off the processor so long: a neighbour computes, for a slice or more.
@@ -169,20 +171,28 @@ struct Wait {
     halt_poll: Duration,
     idle: Duration,
     last: Duration,
+    start: Duration,
+    /// The shortest turn: what an empty one takes on this machine.
+    least: Duration,
 }
 
 impl Wait {
     fn new(halt_poll: Duration, now: Duration) -> Self {
-        Self { halt_poll, idle: now, last: now }
+        Self { halt_poll, idle: now, last: now, start: now, least: Duration::MAX }
     }
 
     /// All sockets were looked at, and what there was to do is done.
     fn looked(&mut self, now: Duration) -> Option<End> {
-        if now.saturating_sub(self.last) > EMPTY_TURN {
+        let turn = now.saturating_sub(self.last);
+        self.least = self.least.min(turn);
+        if turn > EMPTY_TURN.max(self.least.saturating_mul(4)) {
             self.idle = now;
         }
         self.last = now;
-        (now.saturating_sub(self.idle) > self.halt_poll).then_some(End::InVain { since: self.idle })
+        // Whatever the turns look like: a thread that finds much to do is woken for it.
+        let long = now.saturating_sub(self.start) > self.halt_poll.saturating_mul(LONGEST);
+        let vain = now.saturating_sub(self.idle) > self.halt_poll;
+        (long || vain).then_some(End::InVain { since: self.idle })
     }
 
     /// The processor was offered to others.
@@ -227,6 +237,26 @@ mod tests {
         };
         assert_eq!(end, End::InVain { since: us(50) });
         assert_eq!(now, 251);
+    }
+
+    #[test]
+    fn a_slow_machine_does_not_take_empty_turns_for_work() {
+        let mut w = Wait::new(us(200), us(0));
+        let mut now = 0;
+        let end = loop {
+            now += 20;
+            if let Some(end) = w.looked(us(now)) {
+                break end;
+            }
+            now += 10;
+            assert_eq!(w.yielded(us(now)), None);
+        };
+        assert_eq!(end, End::InVain { since: us(0) });
+        // Nor does it wait for ever for anything.
+        let mut w = Wait::new(us(200), us(0));
+        let busy =
+            (1u64..).find(|n| w.looked(us(n * 3 + if n % 2 == 0 { 0 } else { 100 * n })).is_some());
+        assert!(busy.is_some_and(|n| n < 1000), "{busy:?}");
     }
 
     #[test]

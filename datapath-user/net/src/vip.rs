@@ -120,13 +120,22 @@ impl VipInterface {
     /// The kernel refuses.
     pub fn remove(&self, netns: BorrowedFd<'_>) -> Result<(), NetlinkError> {
         let mut netlink = Netlink::in_netns(netns)?;
-        netlink.add_rule(&self.local_first())?;
+        let ruled = self.remove_rules(&mut netlink);
+        netlink.delete_local_route("lo", self.network, self.prefix_length)?;
+        netlink.delete_local_route("lo", self.vip, self.host())?;
+        netlink.delete_link(&self.name)?;
+        ruled
+    }
+
+    fn remove_rules(&self, netlink: &mut Netlink) -> Result<(), NetlinkError> {
+        match netlink.add_rule(&self.local_first()) {
+            Err(e) if e.is_unsupported() => return Ok(()),
+            done => done?,
+        }
         for rule in self.rules() {
             netlink.delete_rule(&rule)?;
         }
-        netlink.delete_local_route("lo", self.network, self.prefix_length)?;
-        netlink.delete_local_route("lo", self.vip, self.host())?;
-        netlink.delete_link(&self.name).map(drop)
+        Ok(())
     }
 }
 

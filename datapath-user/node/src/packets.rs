@@ -57,12 +57,14 @@ pub enum Target {
 }
 
 /// # Errors
-/// [`Reason::Denied`] when the source is not the pod's own address, [`Reason::HostUnreachable`] when nobody holds the target.
+/// [`Reason::Denied`] when the source is not the pod's own address or no longer its own, [`Reason::HostUnreachable`] when nobody holds the target.
 pub fn outgoing(view: &View, pod: &LocalPod, me: &NodeRef, h: &Header) -> Result<Target, Reason> {
     let attached = &pod.attached;
     let domain = view.table.domain(&attached.domain).ok_or(Reason::HostUnreachable)?;
     let to = domain.holder(h.dst.ip()).ok_or(Reason::HostUnreachable)?;
-    if h.src.ip() != attached.vip {
+    // A pod whose address was withdrawn still has it on its interface.
+    let own = domain.member(&attached.uid).map(|m| m.vip);
+    if Some(h.src.ip()) != own || !view.pods.contains_key(&attached.uid) {
         return Err(Reason::Denied);
     }
     if to.node != *me {
@@ -171,5 +173,9 @@ mod tests {
             let header = parse(&udp(src, dst)).unwrap();
             assert_eq!(outgoing(&view, pod, &me, &header), want, "{src} {dst}");
         }
+        let mut withdrawn = view.clone();
+        withdrawn.pods.clear();
+        let header = parse(&udp("10.2.0.1", "10.2.0.2")).unwrap();
+        assert_eq!(outgoing(&withdrawn, pod, &me, &header), Err(Reason::Denied));
     }
 }

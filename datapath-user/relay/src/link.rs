@@ -53,7 +53,7 @@ struct State {
     peer_epoch: Option<u64>,
     ended: Ended,
     /// Packets that wait for a carrier.
-    packets: VecDeque<Bytes>,
+    packets: VecDeque<(Instant, Bytes)>,
     gone: bool,
 }
 
@@ -159,7 +159,9 @@ impl Link {
                 s.ended = Ended::default();
             }
             s.carriers.push(Arc::clone(carrier));
-            s.warm_until = None;
+            if carrier.lane == Lane::Interactive {
+                s.warm_until = None;
+            }
             (stale, old)
         };
         self.send_waiting(carrier);

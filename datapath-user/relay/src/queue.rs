@@ -30,15 +30,16 @@ struct Item {
     frame: Bytes,
     /// Given back when the frame leaves the queue, or is dropped with it.
     _turn: Option<OwnedSemaphorePermit>,
-    is_packet: bool,
 }
 
 #[derive(Default)]
 struct State {
     small: VecDeque<Item>,
     small_bytes: usize,
-    /// Of `small`, the packets.
+    packets: VecDeque<Bytes>,
     packet_bytes: usize,
+    /// Packets have the next turn: what flows need must not wait behind all of them.
+    packets_next: bool,
     large: VecDeque<Item>,
     run: u8,
     /// Something waits that must leave now, and everything with it.
@@ -91,7 +92,7 @@ impl Queue {
             }
             s.urgent = true;
             let len = frame.len();
-            let item = Item { frame, _turn: turn, is_packet: false };
+            let item = Item { frame, _turn: turn };
             if len <= SMALL {
                 s.small_bytes += len;
                 s.small.push_back(item);
@@ -111,7 +112,7 @@ impl Queue {
                 return Err(Closed);
             }
             s.small_bytes += frame.len();
-            s.small.push_back(Item { frame, _turn: None, is_packet: false });
+            s.small.push_back(Item { frame, _turn: None });
             s.small.len() == 1 && !s.urgent
         };
         if first {
@@ -131,9 +132,8 @@ impl Queue {
                 return Ok(false);
             }
             s.urgent = true;
-            s.small_bytes += frame.len();
             s.packet_bytes += frame.len();
-            s.small.push_back(Item { frame, _turn: None, is_packet: true });
+            s.packets.push_back(frame);
         }
         self.wake.notify_one();
         Ok(true)
@@ -174,6 +174,7 @@ impl Queue {
             let mut s = self.state.hold();
             s.closed = true;
             (s.small_bytes, s.packet_bytes) = (0, 0);
+            s.packets.clear();
             (std::mem::take(&mut s.small), std::mem::take(&mut s.large))
         };
         drop(dropped);
@@ -182,25 +183,35 @@ impl Queue {
 
     pub(crate) fn is_empty(&self) -> bool {
         let s = self.state.hold();
-        s.small.is_empty() && s.large.is_empty()
+        s.has_none()
     }
 }
 
 impl State {
     fn take(&mut self) -> Option<Bytes> {
         let next = self.pick();
-        self.urgent = !(self.small.is_empty() && self.large.is_empty());
+        self.urgent = !self.has_none();
         next
     }
 
+    fn has_none(&self) -> bool {
+        self.small.is_empty() && self.large.is_empty() && self.packets.is_empty()
+    }
+
     fn pick(&mut self) -> Option<Bytes> {
+        let others = !(self.small.is_empty() && self.large.is_empty());
+        if !self.packets.is_empty() && (self.packets_next || !others) {
+            self.packets_next = false;
+            return self.pick_packets();
+        }
+        self.packets_next = true;
         if self.small.is_empty() || (self.run >= RUN && !self.large.is_empty()) {
             self.run = 0;
             return self.large.pop_front().map(|i| i.frame);
         }
         self.run = self.run.saturating_add(1);
         let first = self.small.pop_front()?;
-        self.left(&first);
+        self.small_bytes -= first.frame.len();
         if self.small.is_empty() {
             return Some(first.frame);
         }
@@ -208,17 +219,25 @@ impl State {
         let mut out = BytesMut::with_capacity(all.min(BATCH + SMALL));
         out.extend_from_slice(&first.frame);
         while let Some(i) = self.small.pop_front_if(|i| out.len() + i.frame.len() <= BATCH) {
-            self.left(&i);
+            self.small_bytes -= i.frame.len();
             out.extend_from_slice(&i.frame);
         }
         Some(out.freeze())
     }
 
-    fn left(&mut self, item: &Item) {
-        self.small_bytes -= item.frame.len();
-        if item.is_packet {
-            self.packet_bytes -= item.frame.len();
+    fn pick_packets(&mut self) -> Option<Bytes> {
+        let first = self.packets.pop_front()?;
+        self.packet_bytes -= first.len();
+        if self.packets.front().is_none_or(|next| first.len() + next.len() > BATCH) {
+            return Some(first);
         }
+        let mut out = BytesMut::with_capacity(BATCH);
+        out.extend_from_slice(&first);
+        while let Some(next) = self.packets.pop_front_if(|next| out.len() + next.len() <= BATCH) {
+            self.packet_bytes -= next.len();
+            out.extend_from_slice(&next);
+        }
+        Some(out.freeze())
     }
 }
 
@@ -266,10 +285,11 @@ mod tests {
         let n = (0..100).take_while(|_| q.push_packet(frame(1, 60_000)).unwrap()).count();
         assert_eq!(n, MAX_PACKETS / 60_000);
         q.push(frame(2, 10), None).unwrap();
-        for _ in 0..n {
-            assert_eq!(q.next(&mut linger).await.unwrap().len(), 60_000);
+        let mut order = Vec::new();
+        for _ in 0..=n {
+            order.push(q.next(&mut linger).await.unwrap()[0]);
         }
-        assert_eq!(q.next(&mut linger).await.unwrap()[0], 2);
+        assert_eq!(order, [2, 1, 1, 1, 1]);
         assert!(q.push_packet(frame(1, 60_000)).unwrap());
     }
 

@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
+    os::fd::AsFd as _,
     time::Duration,
 };
 
@@ -94,6 +95,54 @@ fn who_speaks_to_a_real_address_is_answered_from_it() -> Result<()> {
     let (_, from) = receive(&server)?;
     server.send_to(b"y", from)?;
     assert_eq!(receive(&client)?.1, to);
+    Ok(())
+}
+
+#[test]
+fn a_socket_that_is_connected_anew_shows_its_new_peer() -> Result<()> {
+    let lab = Lab::new()?;
+    let client = udp(&lab.a.netns, "0.0.0.0:0")?;
+    let member = SocketAddr::new(lab.b.vip, 9005);
+    let outside = SocketAddr::from(([10, 99, 0, 9], 53));
+    for to in [member, outside, member, SocketAddr::new(lab.b.real, 9005)] {
+        client.connect(to)?;
+        assert_eq!(client.peer_addr()?, to);
+    }
+    Ok(())
+}
+
+#[test]
+fn one_sockets_peers_keep_the_names_that_they_were_asked_by() -> Result<()> {
+    let lab = Lab::new()?;
+    let server = udp(&lab.b.netns, "0.0.0.0:9006")?;
+    let client = udp(&lab.a.netns, "0.0.0.0:0")?;
+    let asked = SocketAddr::new(lab.b.vip, 9006);
+    client.send_to(b"x", asked)?;
+    let (_, from) = receive(&server)?;
+    // Meanwhile it asks another by its real address.
+    lab.datapath()?.set_real(test_kernel::DOMAIN, "10.99.0.9".parse()?, "10.2.0.8".parse()?)?;
+    client.send_to(b"x", "10.99.0.9:9007")?;
+    server.send_to(b"y", from)?;
+    assert_eq!(receive(&client)?.1, asked);
+    Ok(())
+}
+
+#[test]
+fn a_neighbour_cannot_speak_for_a_member() -> Result<()> {
+    let lab = Lab::new()?;
+    let server = udp(&lab.b.netns, "0.0.0.0:9008")?;
+    server.set_read_timeout(Some(Duration::from_millis(300)))?;
+    let injector = datapath_net::packet::Injector::open(lab.neighbour.as_fd())?;
+    // UDP from a remote member's address to the pod's real one, port 9008, without a checksum.
+    let mut packet = vec![0x45, 0, 0, 29, 0, 1, 0, 0, 64, 17, 0, 0, 10, 2, 0, 7, 10, 99, 0, 2];
+    packet.extend([0x13, 0x88, 0x23, 0x30, 0, 9, 0, 0, b'!']);
+    injector.send(lab.b.real, &packet)?;
+    let nothing = receive(&server).map_err(|e| e.kind());
+    assert_eq!(nothing.err(), Some(io::ErrorKind::WouldBlock));
+    // The same from itself arrives: it is not the packet that is bad.
+    packet.splice(12..16, [10, 99, 0, 9]);
+    injector.send(lab.b.real, &packet)?;
+    assert_eq!(receive(&server)?.0, b"!");
     Ok(())
 }
 

@@ -15,7 +15,8 @@ use rtnetlink::{
 
 use super::{Netlink, NetlinkError};
 
-/// One line of `ip rule`: `pref PRIORITY [to NETWORK] [ipproto PROTOCOL] lookup TABLE`. A protocol needs Linux 4.17.
+/// One line of `ip rule`: `pref PRIORITY [to NETWORK] [iif lo ipproto PROTOCOL] lookup TABLE`. A protocol needs Linux 4.17, and
+/// concerns only what is sent from here: applied to what arrives it would make sources credible that are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub priority: u32,
@@ -42,6 +43,7 @@ impl Rule {
         }
         if let Some(protocol) = self.protocol {
             attributes.push(RuleAttribute::IpProtocol(protocol));
+            attributes.push(RuleAttribute::Iifname("lo".to_owned()));
         }
         message
     }

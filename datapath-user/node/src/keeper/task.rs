@@ -48,8 +48,8 @@ struct Standing {
     routed: bool,
     /// Accepts what the guard lands; ends with the pod.
     _landing: AbortOnDropHandle<()>,
-    /// Reads what the pod sends besides.
-    _packets: AbortOnDropHandle<()>,
+    /// Reads what the pod sends besides; `None` until that works.
+    packets: Option<AbortOnDropHandle<()>>,
 }
 
 /// The state behind a [`Keeper`]; [`Task::run`] consumes it.
@@ -217,9 +217,14 @@ impl Task {
             self.strand(uid);
             return Ok(());
         };
-        if let Some(old) = self.standing.get_mut(uid) {
+        if let Some(old) = self.standing.get(uid) {
             if old.join == join {
-                old.routed = true;
+                let missing = old.packets.is_none().then(|| Arc::clone(&old.view));
+                let again = missing.and_then(|view| self.read_packets(&view));
+                if let Some(old) = self.standing.get_mut(uid) {
+                    old.routed = true;
+                    old.packets = old.packets.take().or(again);
+                }
                 return Ok(());
             }
             self.fall(uid).await;
@@ -241,25 +246,31 @@ impl Task {
         });
         let accept = landing::run(listener, Arc::clone(&view), Arc::clone(&self.open));
         let landing = AbortOnDropHandle::new(self.open.runtime().spawn(accept));
-        let tap = {
-            let runtime = self.open.runtime();
-            let _entered = runtime.enter();
-            self.kernel.tap(join.cookie)
-        };
-        let packets = match tap {
-            Ok(tap) => packets::run(tap, Arc::clone(&view), Arc::clone(&self.open)),
-            Err(source) => {
-                if let Err(e) = self.kernel.leave(join).await {
-                    tracing::warn!(pod = uid, error = chain(&e), "pod not taken down completely");
-                }
-                let (uid, step) = (uid.to_owned(), "reading its packets");
-                return Err(KernelError::Pod { uid, step, source: source.into() });
-            }
-        };
-        let packets = AbortOnDropHandle::new(self.open.runtime().spawn(packets));
-        let standing = Standing { join, view, routed: true, _landing: landing, _packets: packets };
+        let packets = self.read_packets(&view);
+        let standing = Standing { join, view, routed: true, _landing: landing, packets };
         self.standing.insert(uid.to_owned(), standing);
         Ok(())
+    }
+
+    /// Datagrams and echoes are worth less than connections: without them the pod stands all the same, and the next tick
+    /// tries again.
+    fn read_packets(&self, view: &Arc<LocalPod>) -> Option<AbortOnDropHandle<()>> {
+        let runtime = self.open.runtime();
+        let tap = {
+            let _entered = runtime.enter();
+            self.kernel.tap(view.join.cookie)
+        };
+        match tap {
+            Ok(tap) => {
+                let read = packets::run(tap, Arc::clone(view), Arc::clone(&self.open));
+                Some(AbortOnDropHandle::new(runtime.spawn(read)))
+            }
+            Err(error) => {
+                let uid = &view.attached.uid;
+                tracing::error!(pod = uid, %error, "its datagrams cannot be read, will retry");
+                None
+            }
+        }
     }
 
     /// The pod has lost its address: its flows end now, not when they next need a carrier.

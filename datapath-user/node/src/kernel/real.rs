@@ -152,6 +152,7 @@ impl Shared {
     /// Landing listener, guard, interface and route, in this order; all or nothing.
     fn join(&self, join: &Join) -> Result<std::net::TcpListener, KernelError> {
         let opened = Netns::open(&join.netns).map_err(|e| step(join, "its namespace")(e.into()))?;
+        let opened = Arc::new(opened);
         let fd = opened.as_fd();
         let up = |e: datapath_net::netlink::NetlinkError| step(join, "loopback")(e.into());
         Netlink::in_netns(fd).and_then(|mut n| n.set_up("lo")).map_err(up)?;
@@ -159,14 +160,14 @@ impl Shared {
             .map_err(|e| step(join, "the relay's listener")(e.into()))?;
         let landing =
             listener.local_addr().map_err(|e| step(join, "the relay's listener")(e.into()))?;
+        let injector =
+            Injector::open(fd).map_err(|e| step(join, "its socket for packets")(e.into()))?;
         let netns = NetnsCookie(join.cookie);
         let pod = entry(&join.pod).map_err(step(join, "its addresses"))?;
         let guard = self
             .datapath
             .attach_guard(fd, GuardConfig { netns, pod })
             .map_err(|e| step(join, "its guard")(e.into()))?;
-        let injector =
-            Injector::open(fd).map_err(|e| step(join, "its socket for packets")(e.into()))?;
         let stand = || {
             let landed = self.datapath.land(guard.slot(), &listener);
             landed.map_err(|e| step(join, "landing on the relay's listener")(e.into()))?;
@@ -175,13 +176,21 @@ impl Shared {
             self.seed(join.cookie, &opened).map_err(step(join, "its listeners"))
         };
         if let Err(e) = stand() {
-            // The route goes before the guard in every case.
-            drop(interface(&join.pod).remove(fd));
-            drop(guard.detach());
+            // The route goes before the guard in every case; while it stands the guard must.
+            match interface(&join.pod).remove(fd) {
+                Ok(()) => drop(guard.detach()),
+                Err(error) => {
+                    tracing::error!(pod = join.uid, %error, "rl0 cannot be taken away again");
+                    let stock = Arc::new(Stock::new(Arc::clone(&opened)));
+                    let standing =
+                        Standing { guard, netns: Arc::clone(&opened), stock, injector, landing };
+                    lock(&self.pods).insert(join.cookie, standing);
+                }
+            }
             return Err(e);
         }
-        let netns = Arc::new(opened);
-        let stock = Arc::new(Stock::new(Arc::clone(&netns)));
+        let stock = Arc::new(Stock::new(Arc::clone(&opened)));
+        let netns = opened;
         lock(&self.pods).insert(join.cookie, Standing { guard, netns, stock, injector, landing });
         Ok(listener)
     }

@@ -18,8 +18,9 @@ const ONE_WAY: Duration = Duration::from_secs(30);
 const TWO_WAY: Duration = Duration::from_secs(120);
 /// More are not listed.
 const MOST: usize = 16_384;
-/// Ids of packet flows, apart from the relay's and from socket cookies.
-const ID_BASE: u64 = 1 << 62;
+const SWEEP: Duration = Duration::from_secs(1);
+/// Ids of packet flows, apart from the relay's, local ones and socket cookies.
+const ID_BASE: u64 = 3 << 61;
 
 /// Ends as the opener's first packet had them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -53,6 +54,7 @@ impl Entry {
 pub(super) struct PacketFlows {
     all: HashMap<Key, Entry>,
     next: u64,
+    swept: Option<Instant>,
 }
 
 impl PacketFlows {
@@ -79,8 +81,10 @@ impl PacketFlows {
             e.last = now;
             return;
         }
-        if self.all.len() >= MOST {
+        // A flood of names must not cost a sweep for each.
+        if self.all.len() >= MOST && self.swept.is_none_or(|at| now - at >= SWEEP) {
             self.all.retain(|_, e| !e.is_over(now));
+            self.swept = Some(now);
         }
         if self.all.len() < MOST {
             self.next += 1;

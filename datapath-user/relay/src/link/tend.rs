@@ -135,6 +135,9 @@ impl Link {
         let (me, shared2) = (Arc::clone(self), Arc::clone(shared));
         shared.lane(lane).spawn(async move {
             me.dialing(&shared2, lane).await;
+            if lane == Lane::Interactive && me.carrier(lane).is_none() {
+                me.drop_waiting();
+            }
             if let Some(d) = me.state.hold().dialing.get_mut(usize::from(lane == Lane::Bulk)) {
                 *d = false;
             }
