@@ -93,6 +93,10 @@ fn land(p: &Pair, port: u16) -> u16 {
     let l = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = l.local_addr().unwrap().port();
     l.set_nonblocking(true).unwrap();
+    // As the node's listener, whose connections inherit them.
+    let options = socket2::SockRef::from(&l);
+    options.set_tcp_nodelay(true).unwrap();
+    options.set_linger(Some(Duration::ZERO)).unwrap();
     let relay = p.a.clone();
     drop(p.a.runtime().spawn(async move {
         let l = tokio::net::TcpListener::from_std(l).unwrap();

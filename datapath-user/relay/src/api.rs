@@ -124,7 +124,8 @@ impl std::fmt::Debug for DomainIdentity {
 pub struct RelayConfig {
     /// This node; the principal of its certificates.
     pub node: NodeRef,
-    /// How long the interactive lane waits awake for the next message before it sleeps; 0: not at all.
+    /// How long the interactive lane waits awake for the next message before it sleeps (the bulk lane a
+    /// quarter of it); 0: not at all.
     pub halt_poll: Duration,
     /// Flows with the same local pod address, either direction, per Domain.
     pub flows_per_pod: usize,
