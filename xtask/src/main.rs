@@ -8,6 +8,7 @@ mod check;
 mod ci;
 mod demo;
 mod ebpf;
+mod fuzz;
 mod report;
 mod scenario;
 mod setup;
@@ -32,10 +33,12 @@ enum Command {
     Setup,
     /// Two sites behind NATs, one Job, and tasks that talk over virtual addresses.
     Demo(demo::Demo),
-    /// Run the tests: all tiers, or one of `unit`, `kernel`, `e2e`.
+    /// Run the tests: all tiers, or one of `unit`, `kernel`, `e2e`, `fault`, `apps`.
     Test { tier: Option<test::Tier> },
     /// Measure against raw TCP in the same run.
     Bench(bench::Bench),
+    /// Fuzz one crate's targets (nightly Rust; cargo-fuzz is installed when missing).
+    Fuzz(fuzz::Fuzz),
     /// Rebuild the BPF object.
     Ebpf {
         /// Compare with the committed object instead of replacing it.
@@ -65,6 +68,7 @@ fn run() -> anyhow::Result<()> {
         Command::Demo(d) => d.run(),
         Command::Test { tier } => test::run(tier),
         Command::Bench(b) => b.run(),
+        Command::Fuzz(f) => f.run(),
         Command::Ebpf { check: true } => ebpf::check(),
         Command::Ebpf { check: false } => ebpf::rebuild(),
         Command::Check { what } => check::run(what),

@@ -20,6 +20,20 @@ pub(crate) enum Tier {
     Kernel,
     /// The demo's scenario, with the server killed and restarted in the middle; needs root.
     E2e,
+    /// Outages under load: what is killed or cut, and what must not be lost; needs root.
+    Fault,
+    /// Real programs (PyTorch, Ray, PostgreSQL, …) over virtual addresses; needs root, and fetches their packages.
+    /// Not part of all tiers.
+    Apps,
+}
+
+impl Tier {
+    /// What runs when nothing is chosen.
+    const ALL: [Self; 4] = [Self::Unit, Self::Kernel, Self::E2e, Self::Fault];
+
+    const fn needs_programs(self) -> bool {
+        matches!(self, Self::E2e | Self::Fault | Self::Apps)
+    }
 }
 
 /// Crates whose tests need root and change namespaces: one test at a time.
@@ -42,9 +56,15 @@ struct Program {
 }
 
 impl Program {
+    fn stem(&self) -> String {
+        self.file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     fn tier(&self) -> Tier {
         match self.package.as_str() {
+            "test-e2e" if self.stem().starts_with("fault") => Tier::Fault,
             "test-e2e" => Tier::E2e,
+            "test-apps" => Tier::Apps,
             p if KERNEL.contains(&p) => Tier::Kernel,
             _ => Tier::Unit,
         }
@@ -52,20 +72,20 @@ impl Program {
 }
 
 pub(crate) fn run(tier: Option<Tier>) -> Result<()> {
-    let wants = |t| tier.is_none() || tier == Some(t);
+    let chosen: Vec<Tier> = tier.map_or_else(|| Tier::ALL.to_vec(), |t| vec![t]);
     let root = nix::unistd::geteuid().is_root();
-    if (wants(Tier::Kernel) || wants(Tier::E2e)) && !root {
+    if chosen.iter().any(|t| *t != Tier::Unit) && !root {
         ensure!(tier.is_none() && std::env::var_os("CI").is_none(), "these tests need root");
-        eprintln!("SKIPPED: the kernel and e2e tiers need root");
+        eprintln!("SKIPPED: all tiers but the first need root");
     }
     let mut steps = Steps::default();
-    if wants(Tier::E2e) && root {
+    if root && chosen.iter().any(|t| t.needs_programs()) {
         steps.step("build the programs", |p| build::programs(p).map(drop))?;
     }
     let all = steps.step("build the tests", |_| programs())?;
     let mut totals = Totals::default();
-    for t in [Tier::Unit, Tier::Kernel, Tier::E2e] {
-        if !wants(t) || (t != Tier::Unit && !root) {
+    for t in chosen {
+        if t != Tier::Unit && !root {
             continue;
         }
         println!("── tier {t:?}");
@@ -110,7 +130,7 @@ fn package(manifest: &Path) -> Result<String> {
 
 /// Runs one test program to its end, with its output shown, and adds up its closing line.
 fn execute(program: &Program, tier: Tier, totals: &mut Totals) -> Result<()> {
-    let name = program.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = program.stem();
     println!("   {} ({name})", program.package);
     let mut c = Command::new(&program.file);
     c.current_dir(&program.dir).env("CARGO_MANIFEST_DIR", &program.dir).stdout(Stdio::piped());
