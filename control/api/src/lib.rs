@@ -8,6 +8,7 @@ pub mod ids;
 pub mod labels;
 pub mod names;
 mod open_enum;
+pub mod ports;
 pub mod session;
 pub mod v1alpha1;
 pub mod validate;

@@ -15,7 +15,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{ClusterId, DomainName, NodeRef};
+use crate::{
+    ids::{ClusterId, DomainName, NodeRef},
+    ports::{PodPorts, PortRange, Ports},
+};
 
 /// ALPN by which a machine hands its connection over to the hub.
 pub const SESSION_ALPN: &[u8] = b"rlark-session/1";
@@ -49,6 +52,8 @@ pub mod hub {
 pub mod machine {
     /// Nodes: `POST`, an endless body of [`super::RouteUpdate`] lines.
     pub const ROUTES: &str = "/v1/routes";
+    /// Nodes: `GET`, an endless body of [`super::NodeUpdate`] lines.
+    pub const REPORT: &str = "/v1/report";
     /// Nodes: `POST` [`super::DialRequest`] → 202.
     pub const DIAL: &str = "/v1/dial";
     /// Nodes: `GET` → `Vec<super::Flow>`.
@@ -178,6 +183,10 @@ impl std::fmt::Debug for CarrierTicket {
     }
 }
 
+/// First words of a node that dials another one's own carrier port, followed by Domain, own name and lane, separated by
+/// blanks, and a line feed. Nothing is believed of it: SSH follows at once, and both certificates must say the same.
+pub const DIRECT_HELLO: &str = "RLARK-DIRECT/1 ";
+
 /// The hub tells a node that `peer` wants a carrier and waits with the same ticket. The one who
 /// asked is the SSH client, the one told is the SSH server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -214,7 +223,44 @@ pub enum RouteUpdate {
         domain: DomainName,
         uid: String,
     },
-    /// Sent every 15 seconds, so that a dead stream is noticed.
+    /// What is open at the member with this uid, whole; `None`: not known at the moment.
+    Ports {
+        domain: DomainName,
+        uid: String,
+        ports: Option<Ports>,
+    },
+    /// Where a node that hosts a member accepts carriers itself; empty: nowhere.
+    Node {
+        node: NodeRef,
+        direct: Vec<SocketAddr>,
+    },
+    /// Sent every second: it bounds for how long a dead stream can make what is known of ports wrong.
+    KeepAlive,
+}
+
+/// One line of a node's report; the hub passes it on to the nodes that may know. The first is always a `Snapshot`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "type")]
+pub enum NodeUpdate {
+    /// Replaces all that was said before.
+    Snapshot {
+        pods: Vec<PodPorts>,
+        /// Where the node accepts carriers itself.
+        #[serde(default)]
+        direct: Vec<SocketAddr>,
+    },
+    /// Replaces what was said of one pod.
+    Pod {
+        pod: PodPorts,
+    },
+    PodGone {
+        domain: DomainName,
+        uid: String,
+    },
+    Direct {
+        direct: Vec<SocketAddr>,
+    },
+    /// Every second, for the same reason as [`RouteUpdate::KeepAlive`].
     KeepAlive,
 }
 
@@ -230,6 +276,9 @@ pub struct DomainRoutes {
     /// Whether flows inside a site are encrypted as well.
     #[serde(default)]
     pub encrypt_within_site: bool,
+    /// The ports on which members may be reached; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_ports: Option<Vec<PortRange>>,
     /// Sorted by uid.
     pub members: Vec<Member>,
 }

@@ -7,6 +7,7 @@ use std::{collections::BTreeSet, fmt, net::IpAddr};
 
 use crate::{
     ids::DomainName,
+    ports::PortRange,
     v1alpha1::{AgentType, DomainSpec, JobSpec, JobTask, TaskSpec, WorkflowSpec, WorkloadKind},
 };
 
@@ -157,6 +158,11 @@ pub fn domain(name: &str, spec: &DomainSpec) -> Vec<FieldError> {
     }
     if let Err(e) = spec.cidr.parse::<Cidr>() {
         errors.push(FieldError::new("spec.cidr", e.to_string()));
+    }
+    for (i, text) in spec.allowed_ports.iter().enumerate() {
+        if let Err(e) = text.parse::<PortRange>() {
+            errors.push(FieldError::new(format!("spec.allowedPorts[{i}]"), e.to_string()));
+        }
     }
     errors
 }

@@ -79,9 +79,10 @@ pub(crate) async fn reconcile(
     let allocated = allocate(&cidr, &claims, &new.ip_allocations);
     new.cidr = cidr.to_string();
     new.ip_allocations.clone_from(&allocated.allocations);
-    let finding = match fault {
-        Some(message) => Finding::no(READY, "InvalidCIDR", message),
-        None => judge(&domain, &cidr, &allocated, &ctx),
+    let finding = match (fault, ports_fault(&domain)) {
+        (Some(message), _) => Finding::no(READY, "InvalidCIDR", message),
+        (None, Some(message)) => Finding::no(READY, "InvalidPorts", message),
+        (None, None) => judge(&domain, &cidr, &allocated, &ctx),
     };
     report(&domain, &mut new, finding, &ctx).await?;
     peers_of(&domain, &cidr, &pods, &allocated, &ctx).await
@@ -95,8 +96,18 @@ fn is_entitled(pod: &Pod, ctx: &Context) -> bool {
     peers::is_entitled(pod, task.as_deref(), job.as_deref())
 }
 
+const PORTS: &str = "spec.allowedPorts";
+
+/// Ports that no range says are not allowed; the others of the list are.
+fn ports_fault(domain: &Domain) -> Option<String> {
+    let mut errors = validate::domain(names::of_domain(domain), &domain.spec);
+    errors.retain(|e| e.field.starts_with(PORTS));
+    (!errors.is_empty()).then(|| validate::summary(&errors))
+}
+
 fn cidr_of(domain: &Domain) -> Result<Cidr, String> {
-    let errors = validate::domain(names::of_domain(domain), &domain.spec);
+    let mut errors = validate::domain(names::of_domain(domain), &domain.spec);
+    errors.retain(|e| !e.field.starts_with(PORTS));
     if errors.is_empty() {
         domain.spec.cidr.parse::<Cidr>().map_err(|e| e.to_string())
     } else {

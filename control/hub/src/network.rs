@@ -8,6 +8,7 @@ use std::{
 
 use control_api::{
     ids::{ClusterId, DomainName, NodeRef},
+    ports::PortRange,
     session::{DomainRoutes, Member, RouteUpdate},
     v1alpha1::{Domain, Pod, PodPhase},
 };
@@ -49,6 +50,7 @@ impl Network {
                 cidr: cidr_in_use(domain).to_owned(),
                 ssh_ca: ca.clone(),
                 encrypt_within_site: domain.spec.encrypt_within_site.unwrap_or(false),
+                allowed_ports: allowed_ports(domain),
                 members,
             };
             all.insert(name, NetworkDomain { routes, hosts });
@@ -109,6 +111,12 @@ fn cidr_in_use(domain: &Domain) -> &str {
     if given.is_empty() { &domain.spec.cidr } else { given }
 }
 
+/// `None`: all. A text that is no range allows nothing; the Domain's status says so.
+fn allowed_ports(domain: &Domain) -> Option<Vec<PortRange>> {
+    let texts = &domain.spec.allowed_ports;
+    (!texts.is_empty()).then(|| texts.iter().filter_map(|t| t.parse().ok()).collect())
+}
+
 fn members(domain: &Domain, live: &HashMap<String, &Pod>) -> Vec<Member> {
     let allocations = domain.status.iter().flat_map(|s| &s.ip_allocations);
     let mut members: Vec<Member> = allocations
@@ -158,7 +166,10 @@ pub fn diff(old: &[DomainRoutes], new: &[DomainRoutes]) -> Vec<RouteUpdate> {
 
 /// Equal but for the members.
 fn same_frame(a: &DomainRoutes, b: &DomainRoutes) -> bool {
-    a.cidr == b.cidr && a.ssh_ca == b.ssh_ca && a.encrypt_within_site == b.encrypt_within_site
+    a.cidr == b.cidr
+        && a.ssh_ca == b.ssh_ca
+        && a.encrypt_within_site == b.encrypt_within_site
+        && a.allowed_ports == b.allowed_ports
 }
 
 fn members_diff(old: &DomainRoutes, new: &DomainRoutes, updates: &mut Vec<RouteUpdate>) {
@@ -333,7 +344,7 @@ mod tests {
                     let d = state.iter_mut().find(|d| d.name == domain).unwrap();
                     d.members.retain(|m| m.uid != uid);
                 }
-                RouteUpdate::KeepAlive => {}
+                RouteUpdate::Ports { .. } | RouteUpdate::Node { .. } | RouteUpdate::KeepAlive => {}
             }
         }
         state.sort_by(|a, b| a.name.cmp(&b.name));
@@ -349,9 +360,11 @@ mod tests {
         moved[0].members[0].vip = "10.0.1.9".parse().unwrap();
         let mut other_cidr = base.clone();
         other_cidr[0].cidr = "10.0.2.0/24".to_owned();
+        let mut policed = base.clone();
+        policed[0].allowed_ports = Some(vec!["22".parse().unwrap()]);
         let mut more = base.clone();
         more.push(DomainRoutes { name: "e".parse().unwrap(), ..base[0].clone() });
-        let views = [vec![], base, fewer, moved, other_cidr, more];
+        let views = [vec![], base, fewer, moved, other_cidr, policed, more];
         for from in &views {
             for to in &views {
                 let updates = diff(from, to);

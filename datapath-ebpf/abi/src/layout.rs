@@ -5,12 +5,12 @@
 //! families share one code path. Ports are in host order, in a word of their own.
 
 /// Version of everything in this file; names the pin directory.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 
 /// An address: the 16 bytes of its IPv6 form, as words in memory order.
 pub type Ip = [u32; 4];
 
-/// How many pods of one machine can have a guard at a time (two landing slots each).
+/// How many pods of one machine can have a guard at a time; each has a landing slot.
 pub const MAX_GUARDS: u32 = 1024;
 
 /// [`Vip::verdict`]: refuse with [`Vip::errno`].
@@ -24,6 +24,22 @@ pub const VERDICT_RELAY: u32 = 2;
 pub const CHECK_NONE: u32 = 0;
 /// [`Vip::check`]: refuse unless the listener mirror has the port in [`Vip::netns`].
 pub const CHECK_LISTENERS: u32 = 1;
+/// [`Vip::check`]: refuse unless the mirror of another machine has the port under [`Vip::netns`], while that is known and
+/// fresh ([`MIRROR_FRESH_UNTIL`]).
+pub const CHECK_MIRROR: u32 = 2;
+
+/// [`Pod::flags`]: only the ports in `PORTS` may be reached in the pod's Domain.
+pub const POD_PORTS: u32 = 1;
+
+/// [`Listener::origin`]: seen by the hooks, which count it down again.
+pub const ORIGIN_HOOK: u32 = 0;
+/// [`Listener::origin`]: written by user space, which takes it out again.
+pub const ORIGIN_USER: u32 = 1;
+
+/// Index in `MIRROR`: until when (CLOCK_MONOTONIC, nanoseconds) what is known of other machines' listeners counts.
+pub const MIRROR_FRESH_UNTIL: u32 = 0;
+/// Index in `MIRROR`: how many events found no room.
+pub const MIRROR_LOST: u32 = 1;
 
 /// [`Dest::kind`]: the socket's last connect was to no member of the Domain.
 pub const NAME_NONE: u32 = 0;
@@ -74,6 +90,8 @@ pub enum Reason {
     VipListener = 12,
     /// A datagram to a known VIP: left for the node, which reads what leaves by `rl0`.
     Datagram = 13,
+    /// EACCES: the Domain does not allow the port.
+    Port = 14,
 }
 
 /// A pod's place in one address family of its Domain.
@@ -100,7 +118,7 @@ impl Face {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pod {
     pub domain: u32,
-    pub pad: u32,
+    pub flags: u32,
     pub v4: Face,
     pub v6: Face,
 }
@@ -117,7 +135,7 @@ pub struct VipKey {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vip {
-    /// The peer's namespace when it is on this machine, for the listener check.
+    /// For the listener check: the peer's namespace when it is on this machine, else what stands for it in the mirror.
     pub netns: u64,
     pub verdict: u32,
     pub check: u32,
@@ -128,18 +146,47 @@ pub struct Vip {
     pub real: Ip,
 }
 
-/// Key of `LISTEN` (value: `u64` count) and of the VIP-bound listeners' socket hash.
+/// Key of `LISTEN` and `UDP_VIP` (value: `u64` count) and of the VIP-bound listeners' socket hash. In the mirror of another machine's
+/// pod every address is zero, and port zero says that its ports are known.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Listener {
     pub netns: u64,
-    /// All zero: any address.
+    /// All zero: any address. In `UDP_VIP` always.
     pub ip: Ip,
+    pub port: u32,
+    pub origin: u32,
+}
+
+/// What the hooks tell user space: look at this key of `LISTEN` (TCP) or `UDP_VIP` (UDP) again.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub netns: u64,
+    pub ip: Ip,
+    pub port: u32,
+    /// IPPROTO_TCP or IPPROTO_UDP.
+    pub protocol: u32,
+}
+
+/// Per-socket storage of UDP sockets that are bound to a VIP: what to count down when they go.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    pub netns: u64,
     pub port: u32,
     pub pad: u32,
 }
 
-/// Key of `REFUSED`.
+/// Key of `PORTS` (value: a `u64` bit mask): 64 ports of a Domain, beginning at `64 * block`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortBlock {
+    pub domain: u32,
+    pub block: u32,
+}
+
+/// Key of `REFUSED` and of `UDP_SEEN` (value: `u64` CLOCK_MONOTONIC, nanoseconds).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
@@ -199,7 +246,7 @@ pub struct Counter {
 pub struct GuardPod {
     pub netns: u64,
     pub domain: u32,
-    /// Landing slot: `2 * slot` takes TCP, `2 * slot + 1` UDP.
+    /// Index in `LANDING`.
     pub slot: u32,
     pub v4: Face,
     pub v6: Face,
@@ -212,6 +259,9 @@ const _: () = {
     assert!(size_of::<VipKey>() == 20);
     assert!(size_of::<Vip>() == 8 + 4 * 4 + 16);
     assert!(size_of::<Listener>() == 8 + 16 + 8);
+    assert!(size_of::<Event>() == 8 + 16 + 8);
+    assert!(size_of::<Bound>() == 16);
+    assert!(size_of::<PortBlock>() == 8);
     assert!(size_of::<Port>() == 24);
     assert!(size_of::<Refusal>() == 16);
     assert!(size_of::<Dest>() == 24);

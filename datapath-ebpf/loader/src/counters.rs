@@ -15,7 +15,7 @@ use crate::{
     table::is_absent,
 };
 
-const ALL: [Reason; 14] = [
+const ALL: [Reason; 15] = [
     Reason::Outside,
     Reason::OwnVip,
     Reason::Direct,
@@ -30,6 +30,7 @@ const ALL: [Reason; 14] = [
     Reason::Injected,
     Reason::VipListener,
     Reason::Datagram,
+    Reason::Port,
 ];
 
 /// How often one thing happened in one Domain since the maps were made.
@@ -58,6 +59,7 @@ impl Count {
             Reason::Injected => "injected",
             Reason::VipListener => "vip_listener",
             Reason::Datagram => "datagram",
+            Reason::Port => "port",
         }
     }
 
@@ -69,6 +71,7 @@ impl Count {
             Reason::Relay | Reason::BoundToVip | Reason::Landed => "relay",
             Reason::UnknownVip
             | Reason::Policy
+            | Reason::Port
             | Reason::NoListener
             | Reason::RecentlyRefused
             | Reason::NoRelay

@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     io,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use datapath_abi as abi;
@@ -14,6 +14,7 @@ use crate::{
     counters::Counters,
     directory::MapDirectory,
     error::LoadError,
+    events::{Events, MirrorWords},
     guard::Landing,
     hooks::{self, Attached, Hook},
     object,
@@ -41,6 +42,9 @@ pub(crate) struct Tables {
     pub(crate) listen: Table<abi::Listener, u64>,
     pub(crate) refused: Table<abi::Port, abi::Refusal>,
     pub(crate) flows: Table<u64, abi::DirectFlow>,
+    pub(crate) udp_vip: Table<abi::Listener, u64>,
+    pub(crate) udp_seen: Table<abi::Port, u64>,
+    pub(crate) ports: Table<abi::PortBlock, u64>,
 }
 
 /// The data path of this machine. `Send + Sync`; every method takes `&self` and is one or a few system calls.
@@ -51,6 +55,8 @@ pub struct Datapath {
     hooks: Vec<(Hook, Attached)>,
     tables: Tables,
     counters: Counters,
+    mirror: MirrorWords,
+    events: Mutex<Option<Events>>,
     landing: Arc<Landing>,
     directory: MapDirectory,
 }
@@ -90,8 +96,13 @@ impl Datapath {
                 listen: Table::take(&mut ebpf, "LISTEN")?,
                 refused: Table::take(&mut ebpf, "REFUSED")?,
                 flows: Table::take(&mut ebpf, "FLOWS")?,
+                udp_vip: Table::take(&mut ebpf, "UDP_VIP")?,
+                udp_seen: Table::take(&mut ebpf, "UDP_SEEN")?,
+                ports: Table::take(&mut ebpf, "PORTS")?,
             },
             counters: Counters::take(&mut ebpf)?,
+            mirror: MirrorWords::take(&mut ebpf)?,
+            events: Mutex::new(Some(Events::take(&mut ebpf)?)),
             landing: Arc::new(Landing::take(&mut ebpf)?),
             directory,
         })
@@ -100,6 +111,11 @@ impl Datapath {
     /// The hooks that are attached to the cgroup.
     pub fn hooks(&self) -> impl Iterator<Item = Hook> {
         self.hooks.iter().map(|(hook, _)| *hook)
+    }
+
+    /// What the hooks tell of listeners that begin and end; the first caller has it.
+    pub fn take_events(&self) -> Option<Events> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Detaches everything and removes all pins of this layout, guards included.
@@ -121,6 +137,10 @@ impl Datapath {
 
     pub(crate) const fn counter_map(&self) -> &Counters {
         &self.counters
+    }
+
+    pub(crate) const fn mirror_words(&self) -> &MirrorWords {
+        &self.mirror
     }
 
     pub(crate) const fn landing(&self) -> &Arc<Landing> {

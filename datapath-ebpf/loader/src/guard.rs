@@ -75,24 +75,22 @@ impl Landing {
 
     fn set(&self, slot: Slot, listener: BorrowedFd<'_>) -> Result<(), GuardError> {
         let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
-        map.set(slot.0 * 2, &listener.as_raw_fd(), 0)
+        map.set(slot.0, &listener.as_raw_fd(), 0)
             .map_err(|source| GuardError::Land { slot: slot.0, source: Box::new(source) })
     }
 
     fn clear(&self, slot: Slot) -> Result<(), GuardError> {
         let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
-        for index in [slot.0 * 2, slot.0 * 2 + 1] {
-            match map.clear_index(&index) {
-                Ok(()) => {}
-                Err(e) if is_absent(&e) => {}
-                Err(aya::maps::MapError::SyscallError(e))
-                    if e.io_error.raw_os_error() == Some(libc::EINVAL) => {} // an empty slot
-                Err(source) => {
-                    return Err(GuardError::Unland { slot: slot.0, source: Box::new(source) });
-                }
+        match map.clear_index(&slot.0) {
+            Ok(()) => Ok(()),
+            Err(e) if is_absent(&e) => Ok(()),
+            Err(aya::maps::MapError::SyscallError(e))
+                if e.io_error.raw_os_error() == Some(libc::EINVAL) =>
+            {
+                Ok(()) // an empty slot
             }
+            Err(source) => Err(GuardError::Unland { slot: slot.0, source: Box::new(source) }),
         }
-        Ok(())
     }
 }
 

@@ -30,6 +30,9 @@ pub enum Hook {
     Getsockname4,
     Getsockname6,
     SockOps,
+    PostBind4,
+    PostBind6,
+    SockRelease,
     /// Not on the cgroup: one per pod's network namespace.
     SkLookup,
 }
@@ -37,8 +40,11 @@ pub enum Hook {
 impl Hook {
     /// All hooks that hang on the cgroup. Names first and verdicts last, so that no connection is steered
     /// before its names are right.
-    pub const CGROUP: [Self; 11] = [
+    pub const CGROUP: [Self; 14] = [
         Self::SockOps,
+        Self::SockRelease,
+        Self::PostBind4,
+        Self::PostBind6,
         Self::Recvmsg4,
         Self::Recvmsg6,
         Self::Getpeername4,
@@ -65,6 +71,9 @@ impl Hook {
             Self::Getsockname4 => "getsockname4",
             Self::Getsockname6 => "getsockname6",
             Self::SockOps => "sock_ops",
+            Self::PostBind4 => "post_bind4",
+            Self::PostBind6 => "post_bind6",
+            Self::SockRelease => "sock_release",
             Self::SkLookup => "sk_lookup",
         }
     }
@@ -83,6 +92,9 @@ impl Hook {
             Self::Getsockname4 => "rl_getsockname4",
             Self::Getsockname6 => "rl_getsockname6",
             Self::SockOps => "rl_sockops",
+            Self::PostBind4 => "rl_post_bind4",
+            Self::PostBind6 => "rl_post_bind6",
+            Self::SockRelease => "rl_sock_release",
             Self::SkLookup => "rl_guard",
         }
     }
@@ -108,6 +120,7 @@ pub(crate) fn load(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut Program, LoadErro
     let loaded = match program {
         Program::CgroupSockAddr(p) => p.load(),
         Program::SockOps(p) => p.load(),
+        Program::CgroupSock(p) => p.load(),
         Program::SkLookup(p) => p.load(),
         _ => return Err(LoadError::Incomplete(hook.program())),
     };
@@ -138,6 +151,10 @@ pub(crate) fn attach(
             .attach(cgroup.1, CgroupAttachMode::Single)
             .and_then(|id| p.take_link(id))
             .map(FdLink::try_from),
+        Program::CgroupSock(p) => p
+            .attach(cgroup.1, CgroupAttachMode::Single)
+            .and_then(|id| p.take_link(id))
+            .map(FdLink::try_from),
         _ => return Err(LoadError::Incomplete(hook.program())),
     };
     let link = link
@@ -161,6 +178,7 @@ pub(crate) fn replace(program: &Program, pin: &Path) -> io::Result<()> {
     let fd: &ProgramFd = match program {
         Program::CgroupSockAddr(p) => p.fd(),
         Program::SockOps(p) => p.fd(),
+        Program::CgroupSock(p) => p.fd(),
         Program::SkLookup(p) => p.fd(),
         _ => return Err(io::ErrorKind::Unsupported.into()),
     }

@@ -7,7 +7,8 @@
 //!   ├ set_vip / remove_vip / reconcile   VIP → deny, direct, relay
 //!   ├ attach_guard(netns, …) → Guard     sk_lookup of one pod; dropped = detached
 //!   ├ land(slot, listener)          where that guard lands relayed connections
-//!   └ listeners, direct_flows, counters  what the programs saw
+//!   ├ mirror(id, …), mirror_is_fresh what is open at pods of other machines
+//!   └ take_events, listeners, direct_flows, counters  what the programs saw
 //! ```
 //!
 //! Without [`Config::pins`] nothing outlives the value: maps are shared between the hooks and the guards
@@ -19,12 +20,15 @@ mod counters;
 mod datapath;
 mod directory;
 mod error;
+mod events;
 mod flows;
 mod guard;
 mod hooks;
 mod listeners;
+mod mirror;
 mod object;
 mod pods;
+mod ports;
 mod probe;
 mod routes;
 mod table;
@@ -33,13 +37,15 @@ pub use counters::Count;
 pub use datapath::{Config, Datapath};
 pub use directory::{BpffsMount, mount_bpffs};
 pub use error::{AddressError, GuardError, LoadError, MapError};
+pub use events::{Changed, Events, Protocol};
 pub use flows::DirectFlow;
 pub use guard::{Guard, GuardConfig, Slot};
 pub use hooks::Hook;
 pub use listeners::Listening;
+pub use mirror::{MirrorId, Open};
 pub use pods::{DomainId, Face, NetnsCookie, PodEntry};
 pub use probe::{Feature, Finding, Probe, cgroup2_mount, probe};
-pub use routes::{Changes, Denial, Route};
+pub use routes::{Changes, Denial, Listeners, Route};
 
 /// Version of the map layouts; part of the pin directory's name.
 pub use datapath_abi::LAYOUT;

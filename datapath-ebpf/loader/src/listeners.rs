@@ -1,6 +1,11 @@
-//! The mirror of listening sockets in this machine's pods; sock_ops keeps it, user space reads and seeds it.
+//! The sockets of this machine's pods that peers can reach: the hooks keep the lists, user space reads them, and enters what is
+//! older than the hooks.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 
 use datapath_abi as abi;
 
@@ -8,7 +13,10 @@ use crate::{
     address::{address, words},
     datapath::Datapath,
     error::MapError,
-    pods::NetnsCookie,
+    mirror::MIRROR_BIT,
+    pods::{DomainId, NetnsCookie},
+    routes::monotonic_ns,
+    table::Table,
 };
 
 /// Sockets that listen at one address of one pod.
@@ -21,43 +29,132 @@ pub struct Listening {
 }
 
 impl Datapath {
-    /// All listeners of all pods.
+    /// All TCP listeners of this machine's pods.
     ///
     /// # Errors
     /// The kernel refuses.
     pub fn listeners(&self) -> Result<Vec<Listening>, MapError> {
-        let entries = self.tables().listen.entries()?.into_iter();
-        let live = entries.filter(|(_, sockets)| *sockets > 0);
-        Ok(live
-            .map(|(key, sockets)| Listening {
-                netns: NetnsCookie(key.netns),
-                at: SocketAddr::new(address(&key.ip), u16::try_from(key.port).unwrap_or_default()),
-                sockets,
-            })
-            .collect())
+        live(&self.tables().listen)
     }
 
-    /// Enters listeners that were there before the hooks or before the pod was set; those already known stay as they
-    /// are. The end of a seeded listener is not seen: until the pod goes, a connect to it gets the peer's own RST
-    /// (ECONNREFUSED too, but through the network). How many were new.
+    /// All UDP ports with a socket that is bound to its pod's VIP; the address says nothing.
     ///
     /// # Errors
-    /// The map is full (65,536) or the kernel refuses.
+    /// The kernel refuses.
+    pub fn udp_on_vip(&self) -> Result<Vec<Listening>, MapError> {
+        live(&self.tables().udp_vip)
+    }
+
+    /// Whether anyone listens there now, as the hooks see it.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn is_listening(&self, netns: NetnsCookie, at: SocketAddr) -> Result<bool, MapError> {
+        any(&self.tables().listen, netns, at)
+    }
+
+    /// Whether a UDP socket is bound to the pod's VIP and this port now.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn is_udp_on_vip(&self, netns: NetnsCookie, port: u16) -> Result<bool, MapError> {
+        any(&self.tables().udp_vip, netns, SocketAddr::new(ANY, port))
+    }
+
+    /// Makes `at` all listeners of the namespace that the hooks do not know, because they are older than the hooks or the
+    /// pod. Call it again when one of them may have ended. How many there are.
+    ///
+    /// # Errors
+    /// The map is full or the kernel refuses.
     pub fn seed_listeners(
         &self,
         netns: NetnsCookie,
         at: impl IntoIterator<Item = SocketAddr>,
     ) -> Result<usize, MapError> {
-        let mut new = 0;
-        for at in at {
-            let ip = if at.ip().is_unspecified() { Ipv6Addr::UNSPECIFIED.into() } else { at.ip() };
-            let key = listener(netns, ip, at.port());
-            new += usize::from(self.tables().listen.set_absent(key, 1)?);
-        }
-        Ok(new)
+        seed(&self.tables().listen, netns, at)
+    }
+
+    /// The same for UDP ports with a socket that is bound to the VIP.
+    ///
+    /// # Errors
+    /// The map is full or the kernel refuses.
+    pub fn seed_udp_on_vip(
+        &self,
+        netns: NetnsCookie,
+        ports: impl IntoIterator<Item = u16>,
+    ) -> Result<usize, MapError> {
+        seed(&self.tables().udp_vip, netns, ports.into_iter().map(|p| SocketAddr::new(ANY, p)))
+    }
+
+    /// A member of the Domain spoke from a socket that is bound to its VIP: for `ttl`, what is sent to it leaves by the
+    /// interface that the node reads instead of going to its real address. At most 16,384; the oldest are forgotten first.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn answer_on_vip(
+        &self,
+        domain: DomainId,
+        member: SocketAddr,
+        ttl: Duration,
+    ) -> Result<(), MapError> {
+        let (ip, port) = (words(member.ip()), member.port().into());
+        let ttl = u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX);
+        let until = monotonic_ns().saturating_add(ttl);
+        self.tables().udp_seen.set(abi::Port { domain: domain.0, ip, port }, until)
     }
 }
 
-fn listener(netns: NetnsCookie, ip: IpAddr, port: u16) -> abi::Listener {
-    abi::Listener { netns: netns.0, ip: words(ip), port: port.into(), pad: 0 }
+const ANY: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+
+fn live(table: &Table<abi::Listener, u64>) -> Result<Vec<Listening>, MapError> {
+    let entries = table.entries()?.into_iter();
+    let live = entries.filter(|(key, sockets)| *sockets > 0 && key.netns & MIRROR_BIT == 0);
+    Ok(live
+        .map(|(key, sockets)| Listening {
+            netns: NetnsCookie(key.netns),
+            at: SocketAddr::new(address(&key.ip), u16::try_from(key.port).unwrap_or_default()),
+            sockets,
+        })
+        .collect())
+}
+
+fn any(
+    table: &Table<abi::Listener, u64>,
+    netns: NetnsCookie,
+    at: SocketAddr,
+) -> Result<bool, MapError> {
+    for origin in [abi::ORIGIN_HOOK, abi::ORIGIN_USER] {
+        if table.get(&key(netns, at, origin))?.is_some_and(|n| n > 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn seed(
+    table: &Table<abi::Listener, u64>,
+    netns: NetnsCookie,
+    at: impl IntoIterator<Item = SocketAddr>,
+) -> Result<usize, MapError> {
+    let mut wanted = BTreeSet::new();
+    for at in at {
+        if table.get(&key(netns, at, abi::ORIGIN_HOOK))?.is_none_or(|n| n == 0) {
+            wanted.insert(key(netns, at, abi::ORIGIN_USER));
+        }
+    }
+    let seeded = |k: &abi::Listener| k.netns == netns.0 && k.origin == abi::ORIGIN_USER;
+    for (old, _) in table.entries()?.into_iter().filter(|(k, _)| seeded(k)) {
+        if !wanted.contains(&old) {
+            table.delete(&old)?;
+        }
+    }
+    for new in &wanted {
+        table.set(*new, 1)?;
+    }
+    Ok(wanted.len())
+}
+
+fn key(netns: NetnsCookie, at: SocketAddr, origin: u32) -> abi::Listener {
+    let ip = if at.ip().is_unspecified() { [0; 4] } else { words(at.ip()) };
+    abi::Listener { netns: netns.0, ip, port: at.port().into(), origin }
 }

@@ -26,6 +26,7 @@ pub(crate) fn open(maps: &Path, guard: Option<&GuardPod>) -> Result<Ebpf, LoadEr
         .default_map_pin_directory(maps)
         // Socket storage is defined in BTF, which has no mark for "pinned by name".
         .map_pin_path("ASKED", maps.join("ASKED"))
+        .map_pin_path("BOUND", maps.join("BOUND"))
         .override_global("FEATURES", &features, true);
     if let Some(guard) = guard {
         loader.override_global("GUARD", guard, true);

@@ -60,6 +60,7 @@ impl Face {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodEntry {
     pub(crate) domain: DomainId,
+    pub(crate) restricted: bool,
     pub(crate) v4: abi::Face,
     pub(crate) v6: abi::Face,
 }
@@ -73,7 +74,8 @@ impl PodEntry {
         domain: DomainId,
         faces: impl IntoIterator<Item = Face>,
     ) -> Result<Self, AddressError> {
-        let mut entry = Self { domain, v4: abi::Face::ABSENT, v6: abi::Face::ABSENT };
+        let mut entry =
+            Self { domain, restricted: false, v4: abi::Face::ABSENT, v6: abi::Face::ABSENT };
         for face in faces {
             let slot = if face.vip.is_ipv4() { &mut entry.v4 } else { &mut entry.v6 };
             if *slot != abi::Face::ABSENT {
@@ -82,6 +84,12 @@ impl PodEntry {
             *slot = face.to_abi()?;
         }
         Ok(entry)
+    }
+
+    /// The same, but reaching only the ports that [`Datapath::set_ports`] allows in its Domain.
+    #[must_use]
+    pub const fn restricted(self) -> Self {
+        Self { restricted: true, ..self }
     }
 
     /// The Domain it was made for.
@@ -97,7 +105,8 @@ impl Datapath {
     /// # Errors
     /// The map is full (4096 pods) or the kernel refuses.
     pub fn set_pod(&self, netns: NetnsCookie, pod: &PodEntry) -> Result<(), MapError> {
-        let value = abi::Pod { domain: pod.domain.0, pad: 0, v4: pod.v4, v6: pod.v6 };
+        let flags = if pod.restricted { abi::POD_PORTS } else { 0 };
+        let value = abi::Pod { domain: pod.domain.0, flags, v4: pod.v4, v6: pod.v6 };
         self.tables().pods.set(netns.0, value)
     }
 
@@ -108,9 +117,11 @@ impl Datapath {
     pub fn remove_pod(&self, netns: NetnsCookie) -> Result<(), MapError> {
         let tables = self.tables();
         tables.pods.delete(&netns.0)?;
-        for (key, _) in tables.listen.entries()? {
-            if key.netns == netns.0 {
-                tables.listen.delete(&key)?;
+        for table in [&tables.listen, &tables.udp_vip] {
+            for (key, _) in table.entries()? {
+                if key.netns == netns.0 {
+                    table.delete(&key)?;
+                }
             }
         }
         for (key, flow) in tables.flows.entries()? {
@@ -130,7 +141,8 @@ impl Datapath {
         Ok(pods
             .into_iter()
             .map(|(netns, pod)| {
-                let entry = PodEntry { domain: DomainId(pod.domain), v4: pod.v4, v6: pod.v6 };
+                let (domain, restricted) = (DomainId(pod.domain), pod.flags & abi::POD_PORTS != 0);
+                let entry = PodEntry { domain, restricted, v4: pod.v4, v6: pod.v6 };
                 (NetnsCookie(netns), entry)
             })
             .collect())

@@ -13,6 +13,7 @@ use crate::{
     address::{address, words},
     datapath::Datapath,
     error::MapError,
+    mirror::MirrorId,
     pods::{DomainId, NetnsCookie},
 };
 
@@ -40,6 +41,17 @@ impl Denial {
     }
 }
 
+/// What is known of who listens at a peer. Where it is, a connect to a port without one is ECONNREFUSED at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listeners {
+    Unknown,
+    /// The peer's namespace is on this machine and its listeners are all known: the pod was set before its first process, or
+    /// [`Datapath::seed_listeners`] was called.
+    Here(NetnsCookie),
+    /// Its machine says, while [`Datapath::mirror`] and [`Datapath::mirror_is_fresh`] have what it says.
+    Mirror(MirrorId),
+}
+
 /// What happens to a connect() to one virtual address. An address without a route is EHOSTUNREACH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
@@ -47,32 +59,27 @@ pub enum Route {
     /// To the pod's address on this site's network, at native speed.
     Direct {
         real: IpAddr,
-        /// The peer's namespace if it is on this machine and its listeners are all known (the pod was set before its
-        /// first process, or [`Datapath::seed_listeners`] was called): then a port without one is ECONNREFUSED.
-        listeners: Option<NetnsCookie>,
+        listeners: Listeners,
     },
     /// To the relay, where the guard lands it.
     Relay {
-        /// As for `Direct`.
-        listeners: Option<NetnsCookie>,
+        listeners: Listeners,
     },
 }
 
 impl Route {
     fn to_abi(self) -> abi::Vip {
         let (verdict, errno, real, listeners) = match self {
-            Self::Deny(denial) => (abi::VERDICT_DENY, denial.errno(), [0; 4], None),
+            Self::Deny(denial) => (abi::VERDICT_DENY, denial.errno(), [0; 4], Listeners::Unknown),
             Self::Direct { real, listeners } => (abi::VERDICT_DIRECT, 0, words(real), listeners),
             Self::Relay { listeners } => (abi::VERDICT_RELAY, 0, [0; 4], listeners),
         };
-        abi::Vip {
-            netns: listeners.map_or(0, |n| n.0),
-            verdict,
-            check: if listeners.is_some() { abi::CHECK_LISTENERS } else { abi::CHECK_NONE },
-            errno,
-            pad: 0,
-            real,
-        }
+        let (check, netns) = match listeners {
+            Listeners::Unknown => (abi::CHECK_NONE, 0),
+            Listeners::Here(netns) => (abi::CHECK_LISTENERS, netns.0),
+            Listeners::Mirror(id) => (abi::CHECK_MIRROR, id.key()),
+        };
+        abi::Vip { netns, verdict, check, errno, pad: 0, real }
     }
 }
 

@@ -28,17 +28,12 @@ impl<K: Pod, V: Pod> Table<K, V> {
         self.lock().insert(key, value, 0).map_err(|source| self.write_error(source))
     }
 
-    /// Sets the value unless there is one; whether it did.
-    pub(crate) fn set_absent(&self, key: K, value: V) -> Result<bool, MapError> {
-        const NOEXIST: u64 = 1;
-        match self.lock().insert(key, value, NOEXIST) {
-            Ok(()) => Ok(true),
-            Err(AyaError::SyscallError(e))
-                if e.io_error.kind() == std::io::ErrorKind::AlreadyExists =>
-            {
-                Ok(false)
-            }
-            Err(source) => Err(self.write_error(source)),
+    /// The value, if there is one.
+    pub(crate) fn get(&self, key: &K) -> Result<Option<V>, MapError> {
+        match self.lock().get(key, 0) {
+            Ok(value) => Ok(Some(value)),
+            Err(e) if is_absent(&e) => Ok(None),
+            Err(source) => Err(self.read_error(source)),
         }
     }
 

@@ -7,7 +7,7 @@
 //! | destination | from the pod itself (`lo`) | from outside |
 //! |---|---|---|
 //! | own VIP | pass | drop |
-//! | other address of the Domain | the relay's socket, or drop | drop |
+//! | other address of the Domain | TCP: the relay's socket, or drop; else drop | drop |
 //! | real address, listener bound to it or to any | pass | pass |
 //! | real address, listener bound to the VIP alone | that one, when the source is a member | the same |
 
@@ -15,7 +15,7 @@ use aya_ebpf::{macros::sk_lookup, programs::SkLookupContext};
 
 use crate::{
     address::{contains, get6, mapped},
-    layout::{FEATURE_INGRESS, Face, Ip, Listener, Reason},
+    layout::{FEATURE_INGRESS, Face, Ip, Listener, ORIGIN_HOOK, Reason},
     maps::{LANDING, VIP_LISTENERS, count, feature, guarded, listening, vip_of},
 };
 
@@ -23,7 +23,6 @@ const DROP: u32 = 0;
 const PASS: u32 = 1;
 const AF_INET: u32 = 2;
 const TCP: u32 = 6;
-const UDP: u32 = 17;
 /// The first interface of every network namespace.
 const LOOPBACK: u32 = 1;
 
@@ -47,7 +46,7 @@ pub fn rl_guard(ctx: SkLookupContext) -> u32 {
         return if local == face.vip { PASS } else { land(&ctx, domain, guard.slot) };
     }
     if local == face.real && packet.protocol == TCP {
-        let at = Listener { netns: guard.netns, ip: local, port: packet.local_port, pad: 0 };
+        let at = Listener { netns: guard.netns, ip: local, port: packet.local_port, origin: ORIGIN_HOOK };
         steer(&ctx, domain, at, face.vip, remote);
     }
     PASS
@@ -66,9 +65,8 @@ fn inside(ctx: &SkLookupContext, face: &Face, local: &Ip, remote: &Ip) -> bool {
 #[inline(always)]
 fn land(ctx: &SkLookupContext, domain: u32, slot: u32) -> u32 {
     // SAFETY: a field of the live context.
-    let protocol = unsafe { (*ctx.lookup).protocol };
-    let index = slot * 2 + (protocol == UDP) as u32;
-    if LANDING.redirect_sk_lookup(ctx, index, 0).is_ok() {
+    let tcp = unsafe { (*ctx.lookup).protocol } == TCP;
+    if tcp && LANDING.redirect_sk_lookup(ctx, slot, 0).is_ok() {
         count(domain, Reason::Landed);
         PASS
     } else {
@@ -81,7 +79,7 @@ fn land(ctx: &SkLookupContext, domain: u32, slot: u32) -> u32 {
 /// bound to the VIP alone, and only for members.
 #[inline(always)]
 fn steer(ctx: &SkLookupContext, domain: u32, mut at: Listener, vip: Ip, remote: Ip) {
-    if listening(&at) || vip_of(domain, remote).is_none() {
+    if listening(at) || vip_of(domain, remote).is_none() {
         return;
     }
     at.ip = vip;

@@ -15,6 +15,7 @@
 mod layout;
 
 mod address;
+mod bind;
 mod connect;
 mod getpeername;
 mod getsockname;

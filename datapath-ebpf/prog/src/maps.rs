@@ -7,14 +7,14 @@ use aya_ebpf::{
     EbpfContext,
     bindings::BPF_F_NO_PREALLOC,
     btf_maps::SkStorage,
-    helpers::{bpf_get_netns_cookie, bpf_get_socket_cookie},
+    helpers::{bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_ktime_get_ns},
     macros::{btf_map, map},
-    maps::{HashMap, LruHashMap, PerCpuHashMap, SockHash, SockMap},
+    maps::{Array, HashMap, LruHashMap, PerCpuHashMap, RingBuf, SockHash, SockMap},
 };
 
 use crate::layout::{
-    Counter, Dest, DirectFlow, Face, GuardPod, Ip, Listener, MAX_GUARDS, Pod, Port, Reason,
-    Refusal, Vip, VipKey,
+    Bound, Counter, Dest, DirectFlow, Event, Face, GuardPod, Ip, Listener, MAX_GUARDS,
+    MIRROR_FRESH_UNTIL, MIRROR_LOST, ORIGIN_HOOK, ORIGIN_USER, Pod, Port, PortBlock, Reason, Refusal, Vip, VipKey,
 };
 
 const LAZY: u32 = BPF_F_NO_PREALLOC;
@@ -30,9 +30,24 @@ pub static VIPS: HashMap<VipKey, Vip> = HashMap::pinned(65536, LAZY);
 /// Real address of a member in this site → its virtual address.
 #[map]
 pub static REAL: HashMap<VipKey, Ip> = HashMap::pinned(65536, LAZY);
-/// Listeners in this node's pods → how many sockets.
+/// Listeners in this node's pods → how many sockets; and the mirror of other machines' pods.
 #[map]
-pub static LISTEN: HashMap<Listener, u64> = HashMap::pinned(65536, LAZY);
+pub static LISTEN: HashMap<Listener, u64> = HashMap::pinned(131_072, LAZY);
+/// UDP ports with sockets that are bound to the VIP alone → how many; here and in the mirror.
+#[map]
+pub static UDP_VIP: HashMap<Listener, u64> = HashMap::pinned(65536, LAZY);
+/// Members that spoke from a socket bound to their VIP → until when they are answered there.
+#[map]
+pub static UDP_SEEN: LruHashMap<Port, u64> = LruHashMap::pinned(16384, 0);
+/// See `MIRROR_FRESH_UNTIL`, `MIRROR_LOST`.
+#[map]
+pub static MIRROR: Array<u64> = Array::pinned(2, 0);
+/// What changed in `LISTEN` and `UDP_VIP` by the hooks.
+#[map]
+pub static EVENTS: RingBuf = RingBuf::pinned(256 * 1024, 0);
+/// Which ports a Domain allows.
+#[map]
+pub static PORTS: HashMap<PortBlock, u64> = HashMap::pinned(65536, LAZY);
 /// What a far end refused a moment ago.
 #[map]
 pub static REFUSED: LruHashMap<Port, Refusal> = LruHashMap::pinned(4096, 0);
@@ -41,15 +56,18 @@ pub static REFUSED: LruHashMap<Port, Refusal> = LruHashMap::pinned(4096, 0);
 pub static FLOWS: LruHashMap<u64, DirectFlow> = LruHashMap::pinned(32768, 0);
 #[map]
 pub static COUNTERS: PerCpuHashMap<Counter, u64> = PerCpuHashMap::pinned(4096, 0);
-/// The relay's sockets, two slots per guard.
+/// The relay's sockets, one slot per guard.
 #[map]
-pub static LANDING: SockMap = SockMap::pinned(2 * MAX_GUARDS, 0);
+pub static LANDING: SockMap = SockMap::pinned(MAX_GUARDS, 0);
 /// Listeners that are bound to a VIP alone.
 #[map]
 pub static VIP_LISTENERS: SockHash<Listener> = SockHash::pinned(8192, 0);
 /// What a socket asked to be connected to.
 #[btf_map]
 pub static ASKED: SkStorage<Dest> = SkStorage::new();
+/// What a UDP socket that is bound to its VIP was counted under.
+#[btf_map]
+pub static BOUND: SkStorage<Bound> = SkStorage::new();
 
 /// What this kernel can do; set before load, so that the verifier drops the calls it does not know.
 #[unsafe(no_mangle)]
@@ -97,22 +115,66 @@ pub fn vip_of(domain: u32, ip: Ip) -> Option<Ip> {
     unsafe { REAL.get(VipKey { domain, ip }) }.copied()
 }
 
+/// Whether the hooks or user space know a listener there.
 #[inline(always)]
-pub fn listening(at: &Listener) -> bool {
-    // SAFETY: a counter read.
-    unsafe { LISTEN.get(at) }.is_some_and(|n| *n > 0)
+pub fn listening(mut at: Listener) -> bool {
+    at.origin = ORIGIN_HOOK;
+    if counted(&LISTEN, &at) {
+        return true;
+    }
+    at.origin = ORIGIN_USER;
+    counted(&LISTEN, &at)
 }
 
-/// Adds one to a listener's count, or takes one away.
+/// Whether a UDP socket of `netns` is bound to the VIP and this port.
 #[inline(always)]
-pub fn count_listener(at: &Listener, up: bool) {
-    if up && LISTEN.get_ptr(at).is_none() {
-        let _ = LISTEN.insert(at, 0, NOEXIST);
+pub fn udp_on_vip(netns: u64, port: u32) -> bool {
+    let mut at = Listener { netns, ip: [0; 4], port, origin: ORIGIN_HOOK };
+    if counted(&UDP_VIP, &at) {
+        return true;
     }
-    if let Some(n) = LISTEN.get_ptr_mut(at) {
+    at.origin = ORIGIN_USER;
+    counted(&UDP_VIP, &at)
+}
+
+#[inline(always)]
+fn counted(map: &HashMap<Listener, u64>, at: &Listener) -> bool {
+    // SAFETY: a counter read.
+    unsafe { map.get(at) }.is_some_and(|n| *n > 0)
+}
+
+/// Adds one to a count, or takes one away, and says so to user space.
+#[inline(always)]
+pub fn count_socket(map: &HashMap<Listener, u64>, at: &Listener, up: bool, protocol: u32) {
+    if up && map.get_ptr(at).is_none() {
+        let _ = map.insert(at, 0, NOEXIST);
+    }
+    if let Some(n) = map.get_ptr_mut(at) {
         // SAFETY: the entry stays valid for the length of the program.
         unsafe { atomic_xadd::<u64, u64, { Relaxed }>(n, if up { 1 } else { u64::MAX }) };
     }
+    let event = Event { netns: at.netns, ip: at.ip, port: at.port, protocol };
+    if EVENTS.output::<Event>(&event, 0).is_err()
+        && let Some(lost) = MIRROR.get_ptr_mut(MIRROR_LOST)
+    {
+        // SAFETY: an array's element.
+        unsafe { atomic_xadd::<u64, u64, { Relaxed }>(lost, 1) };
+    }
+}
+
+/// Whether what is known of other machines' listeners is fresh.
+#[inline(always)]
+pub fn mirror_is_fresh() -> bool {
+    // SAFETY: a helper without arguments.
+    MIRROR.get(MIRROR_FRESH_UNTIL).is_some_and(|until| *until > unsafe { bpf_ktime_get_ns() })
+}
+
+/// Whether a Domain with a list of ports has this one.
+#[inline(always)]
+pub fn port_allowed(domain: u32, port: u32) -> bool {
+    // SAFETY: user space replaces masks whole.
+    let mask = unsafe { PORTS.get(PortBlock { domain, block: port >> 6 }) };
+    mask.is_some_and(|mask| mask >> (port & 63) & 1 == 1)
 }
 
 #[inline(always)]

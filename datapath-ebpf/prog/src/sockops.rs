@@ -9,8 +9,8 @@ use aya_ebpf::{
 
 use crate::{
     address::{get6, is_v4, mapped},
-    layout::{Dest, DirectFlow, Ip, Listener, NAME_VIP, STATE_ESTABLISHED, STATE_SYN_SENT},
-    maps::{ASKED, FLOWS, VIP_LISTENERS, cookie, count_listener, netns, pod, vip_of},
+    layout::{Dest, DirectFlow, Ip, Listener, NAME_VIP, ORIGIN_HOOK, STATE_ESTABLISHED, STATE_SYN_SENT},
+    maps::{ASKED, FLOWS, LISTEN, VIP_LISTENERS, cookie, count_socket, netns, pod, vip_of},
     name::face,
 };
 
@@ -21,6 +21,7 @@ const WANT_STATE_CHANGES: i32 = 4;
 const TCP_CLOSE: u32 = 7;
 const TCP_LISTENING: u32 = 10;
 const AF_INET: u32 = 2;
+const TCP: u32 = 6;
 
 #[sock_ops]
 pub fn rl_sockops(ctx: SockOpsContext) -> u32 {
@@ -30,7 +31,7 @@ pub fn rl_sockops(ctx: SockOpsContext) -> u32 {
         // Accepted sockets inherit the flag: only the listener itself comes from LISTEN.
         STATE_CHANGED if ctx.arg(0) == TCP_LISTENING => {
             if pod(&ctx).is_some() {
-                count_listener(&listener(&ctx), false);
+                count_socket(&LISTEN, &listener(&ctx), false, TCP);
             }
         }
         STATE_CHANGED => changed(&ctx),
@@ -52,7 +53,7 @@ fn local(ctx: &SockOpsContext) -> Ip {
 
 #[inline(always)]
 fn listener(ctx: &SockOpsContext) -> Listener {
-    Listener { netns: netns(ctx), ip: local(ctx), port: ctx.local_port(), pad: 0 }
+    Listener { netns: netns(ctx), ip: local(ctx), port: ctx.local_port(), origin: ORIGIN_HOOK }
 }
 
 #[inline(always)]
@@ -60,7 +61,7 @@ fn listen(ctx: &SockOpsContext) {
     let Some(pod) = pod(ctx) else { return };
     let _ = ctx.set_cb_flags(WANT_STATE_CHANGES);
     let at = listener(ctx);
-    count_listener(&at, true);
+    count_socket(&LISTEN, &at, true, TCP);
     if at.ip == pod.v4.vip || at.ip == pod.v6.vip {
         // SAFETY: the live context. The kernel takes the socket out when it closes.
         let _ = VIP_LISTENERS.update(at, unsafe { &mut *ctx.ops }, 0);

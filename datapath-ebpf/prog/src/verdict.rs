@@ -9,10 +9,12 @@ use aya_ebpf::{
 use crate::{
     address::{contains, get6, is_v4, mapped},
     layout::{
-        CHECK_LISTENERS, Dest, FEATURE_RETVAL, Face, Ip, Listener, NAME_PLAIN, NAME_VIP, Port,
-        Reason, VERDICT_DIRECT, VERDICT_RELAY, Vip, VipKey,
+        CHECK_LISTENERS, CHECK_MIRROR, Dest, FEATURE_RETVAL, Face, Ip, Listener, NAME_PLAIN, NAME_VIP, ORIGIN_HOOK,
+        POD_PORTS, Port, Reason, VERDICT_DIRECT, VERDICT_RELAY, Vip, VipKey,
     },
-    maps::{REFUSED, VIPS, count, feature, listening, pod, vip_of},
+    maps::{
+        REFUSED, UDP_SEEN, VIPS, count, feature, listening, mirror_is_fresh, pod, port_allowed, udp_on_vip, vip_of,
+    },
     name::{face, forget, remember},
 };
 
@@ -59,11 +61,14 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, names: bool) -> Verdict 
     if vip.verdict != VERDICT_DIRECT && vip.verdict != VERDICT_RELAY {
         return deny(domain, Reason::Policy, if vip.errno == 0 { EACCES } else { vip.errno });
     }
+    if pod.flags & POD_PORTS != 0 && !port_allowed(domain, port) {
+        return deny(domain, Reason::Port, EACCES);
+    }
     // SAFETY: a field of the live context.
     if unsafe { (*ctx.sock_addr).type_ } == SOCK_STREAM {
         return stream(ctx, face, domain, vip, ip, port);
     }
-    let verdict = datagram(ctx, face, domain, vip);
+    let verdict = datagram(ctx, face, domain, vip, Port { domain, ip, port });
     match verdict {
         Verdict::Direct(_) if names => remember(ctx, Dest { ip, port, kind: NAME_VIP }),
         _ if names => forget(ctx),
@@ -72,15 +77,27 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, names: bool) -> Verdict 
     verdict
 }
 
-/// Within a site the destination is rewritten; all else leaves by the interface that leads nowhere, where the node reads it.
+/// Within a site the destination is rewritten; all else leaves by the interface that leads nowhere, where the node reads it:
+/// what goes to another site, and what comes from or goes to a socket that is bound to its VIP.
 #[inline(always)]
-fn datagram(ctx: &SockAddrContext, face: &Face, domain: u32, vip: &Vip) -> Verdict {
-    if vip.verdict == VERDICT_DIRECT && !bound_to(ctx, &face.vip) {
+fn datagram(ctx: &SockAddrContext, face: &Face, domain: u32, vip: &Vip, to: Port) -> Verdict {
+    if vip.verdict == VERDICT_DIRECT
+        && !bound_to(ctx, &face.vip)
+        && !udp_on_vip(vip.netns, to.port)
+        && !seen_on_vip(&to)
+    {
         count(domain, Reason::Direct);
         return Verdict::Direct(vip.real);
     }
     count(domain, Reason::Datagram);
     Verdict::Pass
+}
+
+/// Whether that member spoke from its VIP a moment ago.
+#[inline(always)]
+fn seen_on_vip(at: &Port) -> bool {
+    // SAFETY: a word that is written whole; a helper without arguments.
+    unsafe { UDP_SEEN.get(at).is_some_and(|until| *until > bpf_ktime_get_ns()) }
 }
 
 #[inline(always)]
@@ -92,7 +109,8 @@ fn stream(
     ip: Ip,
     port: u32,
 ) -> Verdict {
-    if vip.check == CHECK_LISTENERS && !open(vip, ip, port) {
+    let open = open(vip, ip, port);
+    if open == CLOSED {
         return deny(domain, Reason::NoListener, ECONNREFUSED);
     }
     if vip.verdict == VERDICT_DIRECT && !bound_to(ctx, &face.vip) {
@@ -101,7 +119,7 @@ fn stream(
         return Verdict::Direct(vip.real);
     }
     // SAFETY: entries are written whole.
-    if let Some(refusal) = unsafe { REFUSED.get(Port { domain, ip, port }) } {
+    if open == UNKNOWN && let Some(refusal) = unsafe { REFUSED.get(Port { domain, ip, port }) } {
         // SAFETY: a helper without arguments.
         if refusal.until > unsafe { bpf_ktime_get_ns() } {
             return deny(domain, Reason::RecentlyRefused, refusal.errno);
@@ -112,19 +130,33 @@ fn stream(
     Verdict::Pass
 }
 
+const OPEN: u32 = 0;
+const CLOSED: u32 = 1;
+const UNKNOWN: u32 = 2;
+
 /// Whether anyone in the peer's namespace listens where this connection would arrive.
 #[inline(always)]
-fn open(vip: &Vip, ip: Ip, port: u32) -> bool {
-    let mut at = Listener { netns: vip.netns, ip: vip.real, port, pad: 0 };
-    if listening(&at) {
-        return true;
+fn open(vip: &Vip, ip: Ip, port: u32) -> u32 {
+    let mut at = Listener { netns: vip.netns, ip: [0; 4], port, origin: ORIGIN_HOOK };
+    if vip.check == CHECK_MIRROR {
+        if listening(at) {
+            return OPEN;
+        }
+        at.port = 0;
+        return if listening(at) && mirror_is_fresh() { CLOSED } else { UNKNOWN };
+    }
+    if vip.check != CHECK_LISTENERS {
+        return UNKNOWN;
+    }
+    if listening(at) {
+        return OPEN;
+    }
+    at.ip = vip.real;
+    if listening(at) {
+        return OPEN;
     }
     at.ip = ip;
-    if listening(&at) {
-        return true;
-    }
-    at.ip = [0; 4];
-    listening(&at)
+    if listening(at) { OPEN } else { CLOSED }
 }
 
 /// A socket bound to its VIP would send that as source on the site's network, where no answer finds back.

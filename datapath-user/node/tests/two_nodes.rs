@@ -204,6 +204,7 @@ fn domain(ca: &PrivateKey, members: Vec<Member>) -> DomainRoutes {
         cidr: "10.213.0.0/24".into(),
         ssh_ca: ca.public_key().to_openssh().unwrap(),
         encrypt_within_site: false,
+        allowed_ports: None,
         members,
     }
 }

@@ -22,7 +22,8 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use datapath_loader::{
-    Config, Datapath, DomainId, Face, Guard, GuardConfig, NetnsCookie, PodEntry, Reason, Route,
+    Config, Datapath, DomainId, Face, Guard, GuardConfig, Listeners, NetnsCookie, PodEntry, Reason,
+    Route,
 };
 use datapath_net::{
     netns::Netns,
@@ -242,9 +243,13 @@ impl Lab {
             (b.vip6(), b.real6(), b),
         ] {
             datapath.set_real(DOMAIN, real, vip)?;
-            datapath.set_vip(DOMAIN, vip, Route::Direct { real, listeners: Some(peer.cookie) })?;
+            datapath.set_vip(
+                DOMAIN,
+                vip,
+                Route::Direct { real, listeners: Listeners::Here(peer.cookie) },
+            )?;
         }
-        let relay = Route::Relay { listeners: None };
+        let relay = Route::Relay { listeners: Listeners::Unknown };
         datapath.set_vip(DOMAIN, REMOTE.parse()?, relay)?;
         datapath.set_vip(DOMAIN, v6(0xfd00, 2, 7), relay)?;
         for pod in [a, b] {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use datapath_loader::{Denial, Reason, Route};
+use datapath_loader::{Denial, Listeners, Reason, Route};
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr};
 use test_kernel::{DOMAIN, Lab, REMOTE, UNKNOWN, accept, connect_in, errno, is_quiet, socket_in};
@@ -354,8 +354,11 @@ fn reconciling_routes_writes_the_difference_only() -> Result<()> {
     let lab = Lab::new()?;
     let datapath = lab.datapath()?;
     let mut routes = std::collections::BTreeMap::new();
-    routes.insert(REMOTE.parse()?, Route::Relay { listeners: None });
-    routes.insert(lab.b.vip, Route::Direct { real: lab.b.real, listeners: Some(lab.b.cookie) });
+    routes.insert(REMOTE.parse()?, Route::Relay { listeners: Listeners::Unknown });
+    routes.insert(
+        lab.b.vip,
+        Route::Direct { real: lab.b.real, listeners: Listeners::Here(lab.b.cookie) },
+    );
     let changes = datapath.reconcile(DOMAIN, &routes)?;
     assert_eq!(
         (changes.written, changes.removed),

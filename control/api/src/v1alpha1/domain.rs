@@ -34,6 +34,9 @@ pub struct DomainSpec {
     /// Encrypt flows between pods of one site as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encrypt_within_site: Option<bool>,
+    /// The TCP and UDP ports on which pods of the Domain may be reached, such as `22` or `7000-7999`; all when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_ports: Vec<String>,
 }
 
 /// What a Domain is.
@@ -46,7 +49,7 @@ pub struct DomainStatus {
     /// One entry per pod: live ones, and some of those gone, whose address is kept for their return.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ip_allocations: Vec<IpAllocation>,
-    /// `Ready`, with the reason when not: InvalidCIDR, OverlappingCIDR, Exhausted.
+    /// `Ready`, with the reason when not: InvalidCIDR, InvalidPorts, OverlappingCIDR, Exhausted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
     /// The generation of the spec that this status speaks of.

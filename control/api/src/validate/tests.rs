@@ -76,4 +76,12 @@ fn subnets_are_parsed_and_normalised() {
 fn a_bad_domain_names_its_field() {
     let e = domain("d", &DomainSpec { cidr: "nonsense".to_owned(), ..DomainSpec::default() });
     assert_eq!(e[0].field, "spec.cidr");
+    let allowed_ports = vec!["22".to_owned(), "80-70000".to_owned()];
+    let e = domain(
+        "d",
+        &DomainSpec { cidr: "10.2.0.0/24".to_owned(), allowed_ports, ..DomainSpec::default() },
+    );
+    assert_eq!(e.len(), 1);
+    assert_eq!(e[0].field, "spec.allowedPorts[1]");
+    assert!(e[0].to_string().contains("80-70000"));
 }

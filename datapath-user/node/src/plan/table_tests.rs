@@ -23,6 +23,7 @@ pub(crate) fn domain(name: &str, cidr: &str, members: Vec<Member>) -> DomainRout
         cidr: cidr.into(),
         ssh_ca: "ssh-ed25519 AAAA".into(),
         encrypt_within_site: false,
+        allowed_ports: None,
         members,
     }
 }
