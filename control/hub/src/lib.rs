@@ -14,6 +14,7 @@ mod logs;
 mod machines;
 mod network;
 mod policy;
+mod ports;
 mod push;
 mod refuse;
 mod relay;
@@ -88,6 +89,7 @@ struct Inner {
     standing: Standing,
     domains: DomainAuthorities,
     network: Published,
+    open_ports: ports::OpenPorts,
     tickets: carriers::Tickets,
     relay: relay::Limits,
 }
@@ -110,6 +112,7 @@ impl Hub {
                 standing: Standing::default(),
                 domains: DomainAuthorities::new(client.clone()),
                 network: Published::default(),
+                open_ports: ports::OpenPorts::default(),
                 tickets: carriers::Tickets::default(),
                 relay: relay::Limits::default(),
                 authority,

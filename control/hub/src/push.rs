@@ -11,13 +11,17 @@ use control_api::{
 use http::Request;
 use hyper::client::conn::http2::SendRequest;
 use tokio::{
-    sync::mpsc,
+    sync::{broadcast::error::RecvError, mpsc},
     time::{MissedTickBehavior, interval},
 };
 
-use crate::{Hub, network::diff};
+use crate::{
+    Hub,
+    network::diff,
+    ports::{Changed, Told},
+};
 
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// Updates that the connection has not taken yet. When they are full we wait, and the next
 /// difference is made against the newest table: a slow node skips states, it does not pile them up.
 const QUEUE: usize = 64;
@@ -57,16 +61,19 @@ pub(crate) async fn routes(hub: &Hub, node: &NodeRef, mut sender: SendRequest<Bo
 async fn feed(hub: &Hub, node: &NodeRef, lines: &mpsc::Sender<Bytes>) {
     let mut network = hub.inner.network.subscribe();
     let mut told: Option<Vec<DomainRoutes>> = None;
+    let mut ports = hub.inner.open_ports.subscribe();
+    let mut told_ports = Told::default();
     let mut keep_alive = interval(KEEP_ALIVE);
     keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let current = network.borrow_and_update().clone();
         if let Some(current) = current {
             let view = current.view(node);
-            let updates = match &told {
+            let mut updates = match &told {
                 None => vec![RouteUpdate::Snapshot { domains: view.clone() }],
                 Some(told) => diff(told, &view),
             };
+            updates.extend(told_ports.all(hub, node, &view));
             for update in &updates {
                 if !send(lines, update).await {
                     return;
@@ -74,12 +81,29 @@ async fn feed(hub: &Hub, node: &NodeRef, lines: &mpsc::Sender<Bytes>) {
             }
             told = Some(view);
         }
-        tokio::select! {
-            changed = network.changed() => if changed.is_err() { return },
-            _ = keep_alive.tick() => {
-                // Before the snapshot nothing else may be said.
-                if told.is_some() && !send(lines, &RouteUpdate::KeepAlive).await {
-                    return;
+        // Until the table changes, or more of the ports than can be followed.
+        loop {
+            tokio::select! {
+                changed = network.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                change = ports.recv() => match (change, &told) {
+                    (Ok(Changed(key)), Some(view)) => {
+                        let line = told_ports.one(hub, node, view, &key);
+                        if let Some(line) = line && !send(lines, &line).await {
+                            return;
+                        }
+                    }
+                    (Ok(_), None) => {}
+                    (Err(RecvError::Lagged(_)), _) => break,
+                    (Err(RecvError::Closed), _) => return,
+                },
+                _ = keep_alive.tick() => {
+                    // Before the snapshot nothing else may be said.
+                    if told.is_some() && !send(lines, &RouteUpdate::KeepAlive).await {
+                        return;
+                    }
                 }
             }
         }

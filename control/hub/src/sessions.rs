@@ -31,7 +31,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{Hub, machines::word, push, standing::Member};
+use crate::{Hub, machines::word, ports, push, standing::Member};
 
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -294,7 +294,10 @@ impl Hub {
         tracing::info!(role = word(role), %machine, %remote, "session opened");
         let pushing = async {
             match role {
-                MachineRole::Node => push::routes(self, machine, sender).await,
+                MachineRole::Node => tokio::select! {
+                    () = push::routes(self, machine, sender.clone()) => {}
+                    () = ports::collect(self, machine, sender) => {}
+                },
                 MachineRole::Agent => std::future::pending().await,
             }
         };

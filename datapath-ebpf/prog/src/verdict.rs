@@ -61,7 +61,7 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, names: bool) -> Verdict 
     if vip.verdict != VERDICT_DIRECT && vip.verdict != VERDICT_RELAY {
         return deny(domain, Reason::Policy, if vip.errno == 0 { EACCES } else { vip.errno });
     }
-    if pod.flags & POD_PORTS != 0 && !port_allowed(domain, port) {
+    if pod.flags & POD_PORTS != 0 && !port_allowed(domain, port) && !is_answer(ctx, domain) {
         return deny(domain, Reason::Port, EACCES);
     }
     // SAFETY: a field of the live context.
@@ -75,6 +75,17 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, names: bool) -> Verdict 
         _ => {}
     }
     verdict
+}
+
+/// A datagram from an allowed port may be the answer to one that came there.
+#[inline(always)]
+fn is_answer(ctx: &SockAddrContext, domain: u32) -> bool {
+    // SAFETY: fields of the live context; the pointer is checked.
+    unsafe {
+        let addr = &*ctx.sock_addr;
+        let sk = addr.__bindgen_anon_1.sk;
+        addr.type_ != SOCK_STREAM && !sk.is_null() && port_allowed(domain, (*sk).src_port)
+    }
 }
 
 /// Within a site the destination is rewritten; all else leaves by the interface that leads nowhere, where the node reads it:

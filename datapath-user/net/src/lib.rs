@@ -17,6 +17,7 @@ pub mod netlink;
 pub mod netns;
 pub mod packet;
 pub mod procfs;
+pub mod ready;
 pub mod site;
 pub mod sockets;
 pub mod splice;

@@ -13,22 +13,41 @@ use crate::netns::{NetnsError, in_netns};
 /// # Errors
 /// The namespace cannot be entered, or `/proc` not be read.
 pub fn listeners(netns: BorrowedFd<'_>) -> Result<Vec<SocketAddr>, NetnsError> {
+    const LISTEN: &str = "0A";
+    sockets(netns, "tcp", LISTEN)
+}
+
+/// The bound, unconnected UDP sockets of a namespace.
+///
+/// # Errors
+/// As [`listeners`].
+pub fn udp_sockets(netns: BorrowedFd<'_>) -> Result<Vec<SocketAddr>, NetnsError> {
+    const UNCONNECTED: &str = "07";
+    sockets(netns, "udp", UNCONNECTED)
+}
+
+fn sockets(
+    netns: BorrowedFd<'_>,
+    protocol: &str,
+    wanted: &str,
+) -> Result<Vec<SocketAddr>, NetnsError> {
     let read = || -> io::Result<Vec<SocketAddr>> {
-        let mut found = parse(&fs::read_to_string("/proc/thread-self/net/tcp")?);
+        let table = format!("/proc/thread-self/net/{protocol}");
+        let mut found = parse(&fs::read_to_string(&table)?, wanted);
         // Absent when the kernel has IPv6 off.
-        found.extend(parse(&fs::read_to_string("/proc/thread-self/net/tcp6").unwrap_or_default()));
+        let v6 = fs::read_to_string(table + "6").unwrap_or_default();
+        found.extend(parse(&v6, wanted));
         Ok(found)
     };
     in_netns(netns, read)?.map_err(NetnsError::Enter)
 }
 
-fn parse(table: &str) -> Vec<SocketAddr> {
-    const LISTEN: &str = "0A";
+fn parse(table: &str, wanted: &str) -> Vec<SocketAddr> {
     let rows = table.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
         let local = fields.next()?;
         let state = fields.nth(1)?;
-        if state != LISTEN {
+        if state != wanted {
             return None;
         }
         let (ip, port) = local.split_once(':')?;
@@ -76,6 +95,10 @@ mod tests {
         found.sort();
         let expected: Vec<SocketAddr> = vec!["127.0.0.3:7001".parse()?, "[::]:7002".parse()?];
         assert_eq!(found, expected);
+        let udp = netns.run(|| std::net::UdpSocket::bind("127.0.0.3:7003"))??;
+        let connected = netns.run(|| std::net::UdpSocket::bind("127.0.0.3:7004"))??;
+        connected.connect(udp.local_addr()?)?;
+        assert_eq!(udp_sockets(netns.as_fd())?, [udp.local_addr()?]);
         Ok(())
     }
 }

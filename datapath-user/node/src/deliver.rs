@@ -80,6 +80,12 @@ pub fn check(
     Ok(pod.attached.netns_cookie)
 }
 
+/// Whether the Domain lets its pods be reached on that port; the connecting machine was to see to it.
+#[must_use]
+pub fn allows(view: &View, domain: &DomainName, dst: SocketAddr) -> bool {
+    view.table.domain(domain).is_some_and(|d| d.allows(dst.port()))
+}
+
 impl Deliver for Delivery {
     fn deliver<'a>(
         &'a self,
@@ -90,6 +96,7 @@ impl Deliver for Delivery {
     ) -> BoxFuture<'a, Result<TcpStream, Reason>> {
         Box::pin(async move {
             let result = match check(&self.keeper.view(), domain, peer, src, dst) {
+                Ok(_) if !allows(&self.keeper.view(), domain, dst) => Err(Reason::Denied),
                 Ok(cookie) => self.connect(cookie, src, dst).await,
                 Err(reason) => Err(reason),
             };
@@ -157,6 +164,7 @@ pub(crate) mod tests {
                     cidr: "10.2.0.0/24".parse().unwrap(),
                     vip: "10.2.0.1".parse().unwrap(),
                     real: None,
+                    restricted: false,
                 },
             },
             hosts: None,

@@ -120,6 +120,13 @@ impl Keeper {
         Arc::clone(&self.view.borrow())
     }
 
+    /// A handle that sees what the sender is given.
+    #[cfg(test)]
+    pub(crate) fn with_view(self, view: View) -> (Self, watch::Sender<Arc<View>>) {
+        let (sender, view) = watch::channel(Arc::new(view));
+        (Self { view, ..self }, sender)
+    }
+
     /// For waiting on changes.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Arc<View>> {

@@ -15,9 +15,9 @@ use std::{
     time::Duration,
 };
 
-use control_api::session::ProbeHop;
+use control_api::{ports::Ports, session::ProbeHop};
 use datapath_net::packet::Tap;
-use futures::future::BoxFuture;
+use futures::{future::BoxFuture, stream::BoxStream};
 use tokio::net::TcpListener;
 
 use crate::plan::{
@@ -91,6 +91,25 @@ pub struct Count {
     pub count: u64,
 }
 
+/// A socket that peers may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Socket {
+    /// Of its pod's namespace.
+    pub cookie: u64,
+    /// UDP: bound to the VIP, and the address says nothing. TCP: listening.
+    pub udp: bool,
+    pub at: SocketAddr,
+}
+
+/// What the hooks tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// One such socket came or went.
+    Socket(Socket),
+    /// Too much at once: all must be looked at again.
+    All,
+}
+
 /// What the node asks of the machine. Methods without a future are quick (map access).
 pub trait Kernel: Send + Sync + 'static {
     /// The identity of the namespace that `path` names.
@@ -160,6 +179,32 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// For a second, connects to `to` get the errno that the far end gave.
     fn remember_refusal(&self, domain: DomainId, to: SocketAddr, errno: i32);
+
+    /// Makes `new` all that is known of the ports of a pod of another machine, `old` being what was known; `None`: unknown.
+    ///
+    /// # Errors
+    /// The map is full; the ports are then unknown.
+    fn mirror(
+        &self,
+        number: u64,
+        old: Option<&Ports>,
+        new: Option<&Ports>,
+    ) -> Result<(), KernelError>;
+
+    /// What is known of other machines' ports counts for this long from now.
+    fn mirror_is_fresh(&self, within: Duration);
+
+    /// Of which sockets something changed from now on; the first caller has it. Must be called inside a runtime.
+    fn changes(&self) -> Option<BoxStream<'static, Changed>>;
+
+    /// All sockets of this machine's pods that listen, and those of UDP that are bound to a VIP.
+    fn sockets(&self) -> Vec<Socket>;
+
+    /// Whether that socket is there now.
+    fn is_open(&self, socket: &Socket) -> bool;
+
+    /// A member spoke from a socket that is bound to its VIP: what is sent to it for a while goes there.
+    fn answer_on_vip(&self, domain: DomainId, member: SocketAddr, ttl: Duration);
 
     /// Before the process ends for good: takes out what is not pinned. `joins` are all pods.
     fn shut_down(&self, joins: Vec<Join>) -> BoxFuture<'_, ()>;

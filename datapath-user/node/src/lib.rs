@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  hub ── routes ──▶ session ─▶ keeper ─▶ kernel (maps, guards, rl0, names)
+//!  hub ── ports of others ──▶ mirror ─▶ kernel ─ events ─▶ report ──▶ hub
 //!  runtime ─ PUT ─▶ attach  ─▶   │ view
 //!                                ▼
 //!  pod ── guard ─▶ landing ─▶ open ─▶ relay ══ SSH ══ relay ─▶ deliver ─▶ pod
@@ -23,6 +24,7 @@ pub mod kernel;
 pub mod landing;
 pub mod local;
 pub mod metrics;
+pub mod mirror;
 pub mod node;
 pub mod observe;
 pub mod open;
@@ -30,4 +32,5 @@ pub mod packets;
 pub mod persist;
 pub mod plan;
 pub mod refusals;
+pub mod report;
 pub mod session;

@@ -37,12 +37,13 @@ use crate::{
     },
     local::LocalFlows,
     metrics,
+    mirror::Mirror,
     observe::Observer,
     open::Opener,
     packets::Packets,
     persist::PersistError,
     refusals::Refusals,
-    session as served,
+    report, session as served,
 };
 
 const ENROL_RETRY: Duration = Duration::from_secs(2);
@@ -86,6 +87,8 @@ pub struct Core {
     pub task: Task,
     pub relay: Relay,
     pub observer: Arc<Observer>,
+    pub mirror: Arc<Mirror>,
+    pub kernel: Arc<dyn Kernel>,
 }
 
 impl std::fmt::Debug for Core {
@@ -131,14 +134,15 @@ impl Core {
         let task = Task::load(inbox, data_dir, Arc::clone(&kernel), opener)?;
         let observer = Arc::new(Observer {
             keeper: keeper.clone(),
-            kernel,
+            kernel: Arc::clone(&kernel),
             relay: relay.clone(),
             local,
             packets,
             refusals,
             session,
         });
-        Ok(Self { keeper, task, relay, observer })
+        let mirror = Arc::new(Mirror::new(Arc::clone(&kernel)));
+        Ok(Self { keeper, task, relay, observer, mirror, kernel })
     }
 }
 
@@ -216,7 +220,7 @@ async fn start(
     (identity, client, state): (Identity, Client, watch::Sender<SessionState>),
     stop: &CancellationToken,
 ) -> Result<Parts, NodeError> {
-    let Core { keeper, task, relay, observer } = core;
+    let Core { keeper, task, relay, observer, mirror, kernel } = core;
     let me: NodeRef = keeper.me().clone();
     let mut set = JoinSet::new();
     if let Some(address) = config.metrics_address {
@@ -229,11 +233,19 @@ async fn start(
             log_end(axum::serve(listener, app).with_graceful_shutdown(done).await);
         });
     }
+    let (publish, open) = watch::channel(Arc::default());
+    let (following, halt) = (keeper.clone(), stop.clone());
+    part(&mut set, "the report of ports", async move {
+        halt.run_until_cancelled(report::follow(kernel, following, publish)).await;
+        // Without events of the kernel nothing is told; that is no reason to stop.
+        halt.cancelled().await;
+    });
     let dials = TaskTracker::new();
     let app = served::router(
         keeper.clone(),
         relay.clone(),
         Arc::clone(&observer),
+        (mirror, open),
         &config.hub_relay,
         dials.clone(),
     );

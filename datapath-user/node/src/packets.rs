@@ -5,15 +5,16 @@ pub mod header;
 mod table;
 
 use std::{
+    collections::HashMap,
     io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use control_api::{
     ids::{DomainName, NodeRef},
-    session::Flow,
+    session::{Flow, Member, Protocol},
 };
 use datapath_net::packet::Tap;
 use datapath_relay::{Reason, Relay};
@@ -24,11 +25,17 @@ use crate::{
     kernel::Kernel,
     landing::Open,
     packets::{header::Header, table::PacketFlows},
+    plan::desired::DomainId,
     refusals::Refusals,
 };
 
 /// So many packets of one pod, then others have their turn.
 const RUN: usize = 32;
+
+/// For how long what is sent to a socket that spoke from its VIP goes there.
+const ANSWER_TTL: Duration = Duration::from_secs(120);
+/// So many such sockets are remembered here; of more the hook is told with every packet.
+const MAX_TOLD: usize = 16_384;
 
 /// Reads what a pod sends until dropped.
 pub async fn run(tap: Tap, pod: Arc<LocalPod>, open: Arc<dyn Open>) {
@@ -40,7 +47,7 @@ pub async fn run(tap: Tap, pod: Arc<LocalPod>, open: Arc<dyn Open>) {
                 // The interface went down or away; the pod's end ends this task.
                 Err(error) => {
                     tracing::debug!(pod = pod.attached.uid, %error, "cannot read the pod's packets");
-                    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                    tokio::time::sleep(Duration::from_secs(1)).await;
                 }
             }
         }
@@ -74,12 +81,20 @@ pub fn outgoing(view: &View, pod: &LocalPod, me: &NodeRef, h: &Header) -> Result
     Ok(Target::Here(here.attached.netns_cookie))
 }
 
+/// Whether the Domain allows the port, or the packet may be an answer from one that it allows. Later fragments and echoes have none.
+fn allowed(view: &View, domain: &DomainName, h: &Header) -> bool {
+    let port_less = h.protocol != Protocol::Udp || (h.src.port() == 0 && h.dst.port() == 0);
+    port_less || deliver::allows(view, domain, h.dst) || deliver::allows(view, domain, h.src)
+}
+
 /// Both directions of this machine's pods.
 pub struct Packets {
     keeper: Keeper,
     kernel: Arc<dyn Kernel>,
     refusals: Arc<Mutex<Refusals>>,
     flows: Mutex<PacketFlows>,
+    /// When the hook was told of a member's socket on its VIP.
+    told: Mutex<HashMap<(DomainId, SocketAddr), Instant>>,
 }
 
 impl std::fmt::Debug for Packets {
@@ -91,7 +106,7 @@ impl std::fmt::Debug for Packets {
 impl Packets {
     #[must_use]
     pub fn new(keeper: Keeper, kernel: Arc<dyn Kernel>, refusals: Arc<Mutex<Refusals>>) -> Self {
-        Self { keeper, kernel, refusals, flows: Mutex::default() }
+        Self { keeper, kernel, refusals, flows: Mutex::default(), told: Mutex::default() }
     }
 
     /// A pod of this machine sends.
@@ -102,7 +117,10 @@ impl Packets {
         let target = outgoing(&self.keeper.view(), pod, self.keeper.me(), &h);
         let left = match target {
             Ok(Target::Peer(peer)) => relay.send_packet(domain, &peer, packet),
-            Ok(Target::Here(cookie)) => self.inject(cookie, h.dst.ip(), packet),
+            Ok(Target::Here(cookie)) => {
+                self.answer_there(&self.keeper.view(), domain, &h);
+                self.inject(cookie, h.dst.ip(), packet)
+            }
             Err(reason) => return Refusals::count(&self.refusals, reason),
         };
         if left {
@@ -117,13 +135,52 @@ impl Packets {
         let Some(h) = header::parse(packet) else {
             return Refusals::count(&self.refusals, Reason::Protocol);
         };
-        match deliver::check(&self.keeper.view(), domain, peer, h.src, h.dst) {
-            Ok(cookie) if self.inject(cookie, h.dst.ip(), packet) => {
+        let view = self.keeper.view();
+        match deliver::check(&view, domain, peer, h.src, h.dst) {
+            Ok(_) if !allowed(&view, domain, &h) => {
+                Refusals::count(&self.refusals, Reason::Denied);
+            }
+            Ok(cookie) if self.deliver(&view, cookie, domain, &h, packet) => {
                 self.flows().note(domain, &h, packet.len(), false, Instant::now());
             }
             Ok(_) => Refusals::count(&self.refusals, Reason::Limit),
             Err(reason) => Refusals::count(&self.refusals, reason),
         }
+    }
+
+    fn deliver(
+        &self,
+        view: &View,
+        cookie: u64,
+        domain: &DomainName,
+        h: &Header,
+        packet: &[u8],
+    ) -> bool {
+        self.answer_there(view, domain, h);
+        self.inject(cookie, h.dst.ip(), packet)
+    }
+
+    /// Datagrams of a member that could be reached directly come this way only from a socket that is bound to its VIP: the
+    /// hook must know before the pod can answer.
+    fn answer_there(&self, view: &View, domain: &DomainName, h: &Header) {
+        let near = |m: &Member| m.node.cluster == self.keeper.me().cluster;
+        let near = view.table.domain(domain).and_then(|d| d.holder(h.src.ip())).is_some_and(near);
+        if h.protocol != Protocol::Udp || h.src.port() == 0 || !near {
+            return;
+        }
+        let Some(id) = view.ids.get(domain) else { return };
+        let (key, now) = ((id, h.src), Instant::now());
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.get(&key).is_some_and(|at| now.duration_since(*at) < ANSWER_TTL / 2) {
+            return;
+        }
+        if told.len() >= MAX_TOLD {
+            told.retain(|_, at| now.duration_since(*at) < ANSWER_TTL / 2);
+        }
+        if told.len() < MAX_TOLD {
+            told.insert(key, now);
+        }
+        self.kernel.answer_on_vip(id, h.src, ANSWER_TTL);
     }
 
     fn inject(&self, cookie: u64, to: IpAddr, packet: &[u8]) -> bool {

@@ -1,4 +1,4 @@
-//! What this node serves to the hub inside its session: routes in, dials in, flows and probes out.
+//! What this node serves to the hub inside its session: routes and ports in, dials in, flows, probes and its own ports out.
 
 use std::{
     sync::{
@@ -20,17 +20,22 @@ use control_api::session::{
 };
 use datapath_relay::{Path, Relay};
 use futures::{StreamExt as _, TryStreamExt as _};
-use tokio::{io::AsyncBufReadExt as _, sync::Semaphore};
+use tokio::{
+    io::AsyncBufReadExt as _,
+    sync::{Semaphore, watch},
+};
 use tokio_util::{io::StreamReader, task::TaskTracker};
 
 use crate::{
     carriers,
     keeper::{Keeper, chain},
+    mirror::Mirror,
     observe::Observer,
     plan::table::UpdateError,
+    report::{self, Open},
 };
 
-/// The hub sends a line at least every 15 s.
+/// The hub sends a line every second.
 const SILENCE: Duration = Duration::from_secs(45);
 /// One line; a snapshot of some ten thousand members.
 const MAX_LINE: usize = 64 << 20;
@@ -42,6 +47,8 @@ struct App {
     keeper: Keeper,
     relay: Relay,
     observer: Arc<Observer>,
+    mirror: Arc<Mirror>,
+    open: watch::Receiver<Arc<Open>>,
     relay_address: Arc<str>,
     dials: Arc<Semaphore>,
     tasks: TaskTracker,
@@ -49,19 +56,23 @@ struct App {
     stream: Arc<AtomicU64>,
 }
 
-/// The routes of the session. `relay_address` is `host:port` of the hub's splice; `tasks` owns the
+/// The routes of the session. `ports`: those of others in, our own out; `relay_address` is `host:port` of the hub's splice; `tasks` owns the
 /// dials under way.
 pub fn router(
     keeper: Keeper,
     relay: Relay,
     observer: Arc<Observer>,
+    ports: (Arc<Mirror>, watch::Receiver<Arc<Open>>),
     relay_address: &str,
     tasks: TaskTracker,
 ) -> Router {
+    let (mirror, open) = ports;
     let app = App {
         keeper,
         relay,
         observer,
+        mirror,
+        open,
         relay_address: relay_address.into(),
         dials: Arc::new(Semaphore::new(MAX_DIALS)),
         tasks,
@@ -69,6 +80,7 @@ pub fn router(
     };
     Router::new()
         .route(machine::ROUTES, post(routes))
+        .route(machine::REPORT, get(report))
         .route(machine::DIAL, post(dial))
         .route(machine::FLOWS, get(flows))
         .route(machine::PROBE, post(probe))
@@ -85,6 +97,14 @@ fn refuse(status: StatusCode, reason: &str, message: impl Into<String>) -> Refus
 /// with a snapshot.
 async fn routes(State(app): State<App>, body: Body) -> Result<StatusCode, Refused> {
     let generation = app.stream.fetch_add(1, Ordering::SeqCst) + 1;
+    let end = read_routes(&app, generation, body).await;
+    if app.stream.load(Ordering::SeqCst) == generation {
+        app.mirror.stale();
+    }
+    end
+}
+
+async fn read_routes(app: &App, generation: u64, body: Body) -> Result<StatusCode, Refused> {
     let bytes = body.into_data_stream().map_err(std::io::Error::other).boxed();
     let mut reader = StreamReader::new(bytes);
     let (mut line, mut first) = (Vec::new(), true);
@@ -106,7 +126,14 @@ async fn routes(State(app): State<App>, body: Body) -> Result<StatusCode, Refuse
         if first && !matches!(update, RouteUpdate::Snapshot { .. }) {
             return Err(bad("the first line is not a snapshot".to_owned()));
         }
-        first = false;
+        if std::mem::take(&mut first) {
+            app.mirror.forget_all();
+        }
+        app.mirror.confirmed();
+        if let RouteUpdate::Ports { domain, uid, ports } = update {
+            app.mirror.say(domain, uid, ports);
+            continue;
+        }
         let result = app.keeper.update(update).await;
         let result = result
             .map_err(|e| refuse(StatusCode::SERVICE_UNAVAILABLE, "shutting-down", e.to_string()))?;
@@ -138,6 +165,10 @@ async fn read_line(
             return Err(std::io::Error::other("a line is longer than 64 MiB"));
         }
     }
+}
+
+async fn report(State(app): State<App>) -> Body {
+    std::future::ready(Body::from_stream(report::lines(app.open))).await
 }
 
 async fn dial(

@@ -38,7 +38,7 @@ struct Node {
 
 fn node() -> Node {
     let dir = tempfile::tempdir().unwrap();
-    let (_, session) = tokio::sync::watch::channel(SessionState::Connected);
+    let (_, session) = watch::channel(SessionState::Connected);
     let core = Core::build(
         RelayConfig::new("s1/n1".parse().unwrap()),
         dir.path(),
@@ -47,11 +47,12 @@ fn node() -> Node {
         session,
     )
     .unwrap();
-    let Core { keeper, task, relay, observer } = core;
+    let Core { keeper, task, relay, observer, mirror, .. } = core;
+    let (_, open) = watch::channel(Arc::default());
     let task = AbortOnDropHandle::new(tokio::spawn(task.run(CancellationToken::new())));
     let tracker = TaskTracker::new();
     let metrics = crate::metrics::router(Arc::clone(&observer));
-    let app = router(keeper.clone(), relay, observer, "127.0.0.1:1", tracker);
+    let app = router(keeper.clone(), relay, observer, (mirror, open), "127.0.0.1:1", tracker);
     Node { app, metrics, keeper, _task: task, _dir: dir }
 }
 

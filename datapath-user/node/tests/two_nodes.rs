@@ -136,7 +136,7 @@ impl Node {
         let (_, session) = tokio::sync::watch::channel(SessionState::Connected);
         let config = RelayConfig::new(me.clone());
         let core = Core::build(config, dir.path(), Arc::new(machine), Arc::new(paths), session)?;
-        let Core { keeper, task, relay, observer } = core;
+        let Core { keeper, task, relay, observer, .. } = core;
         peers.relays.lock().unwrap().insert(me, relay.clone());
         let stop = CancellationToken::new();
         let task = AbortOnDropHandle::new(tokio::spawn(task.run(stop.clone())));

@@ -192,6 +192,8 @@ fn a_port_that_the_domain_does_not_allow_is_eacces() -> Result<()> {
     udp.send_to(b"x", SocketAddr::new(lab.b.vip, 7000))?;
     assert_eq!(errno(&udp.send_to(b"x", SocketAddr::new(lab.b.vip, 53))), denied);
     assert_eq!(lab.count(Reason::Port)?, 2);
+    let server = lab.a.netns.run(|| std::net::UdpSocket::bind("0.0.0.0:7000"))??;
+    server.send_to(b"an answer", SocketAddr::new(lab.b.vip, 40_000))?;
     // What is not the Domain's is none of its business, and another list takes the place of the first.
     udp.send_to(b"x", SocketAddr::new([10, 99, 0, 9].into(), 53))?;
     dp.set_ports(DOMAIN, &[7201..=7201])?;

@@ -286,11 +286,14 @@ impl Task {
     fn join_of(&self, uid: &str) -> Option<Join> {
         let record = self.saved.pods.get(uid)?;
         let member = self.member(uid, record)?;
+        let domain = self.table.domain(&record.domain)?;
         let pod = Pod {
             domain: self.saved.ids.get(&record.domain)?,
-            cidr: self.table.domain(&record.domain)?.cidr,
+            cidr: domain.cidr,
             vip: member.vip,
             real: member.local_ip,
+            // Of no concern to how it stands: a list of ports that changes must not reset its flows.
+            restricted: false,
         };
         let netns = record.netns.clone();
         Some(Join { uid: uid.to_owned(), netns, cookie: record.netns_cookie, pod })

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
 use super::{Join, Kernel, fake::Fake, real::Machine};
 use crate::plan::{
-    desired::{Desired, DomainId, Pod, Way},
+    desired::{Desired, DomainId, Listeners, Pod, Way},
     diff::Op,
 };
 
@@ -24,6 +24,7 @@ async fn holds(kernel: &dyn Kernel, netns: &Path) {
         cidr: "10.214.0.0/24".parse().unwrap(),
         vip: ip("10.214.0.1"),
         real: None,
+        restricted: false,
     };
     let join = Join { uid: "a".into(), netns: netns.to_owned(), cookie, pod: pod.clone() };
 
@@ -36,8 +37,8 @@ async fn holds(kernel: &dyn Kernel, netns: &Path) {
     assert!(kernel.pod_checks(join.clone()).await.iter().all(|c| c.ok));
 
     let (near, far) = (ip("10.214.0.2"), ip("10.214.0.3"));
-    let direct = Way::Direct { real: ip("172.29.9.9"), netns: None };
-    let relay = Way::Relay { netns: None };
+    let direct = Way::Direct { real: ip("172.29.9.9"), listeners: Listeners::There(9) };
+    let relay = Way::Relay { listeners: Listeners::There(9) };
     let ops = [
         Op::PutReal(DOMAIN, ip("172.29.9.9"), near),
         Op::PutVip(DOMAIN, near, direct),

@@ -10,12 +10,12 @@ use std::{
     time::Duration,
 };
 
-use control_api::session::ProbeHop;
+use control_api::{ports::Ports, session::ProbeHop};
 use datapath_net::packet::Tap;
-use futures::{FutureExt as _, future::BoxFuture};
+use futures::{FutureExt as _, future::BoxFuture, stream::BoxStream};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Count, DirectFlow, Join, Kernel, KernelError};
+use super::{Changed, Count, DirectFlow, Join, Kernel, KernelError, Socket};
 use crate::{
     packets::no_such_pod,
     plan::{
@@ -40,6 +40,11 @@ pub(crate) struct State {
     /// The pods' ends of their taps, and what was injected.
     pub(crate) taps: BTreeMap<u64, std::os::unix::net::UnixDatagram>,
     pub(crate) injected: Vec<(u64, IpAddr, Vec<u8>)>,
+    /// By number.
+    pub(crate) mirror: BTreeMap<u64, Ports>,
+    pub(crate) fresh: Duration,
+    pub(crate) sockets: BTreeSet<Socket>,
+    pub(crate) changes: Option<futures::channel::mpsc::UnboundedReceiver<Changed>>,
 }
 
 impl Kernel for Fake {
@@ -144,6 +149,40 @@ impl Kernel for Fake {
 
     fn remember_refusal(&self, _: DomainId, to: SocketAddr, errno: i32) {
         self.state.lock().unwrap().log.push(format!("refusal {to} {errno}"));
+    }
+
+    fn mirror(
+        &self,
+        number: u64,
+        _old: Option<&Ports>,
+        new: Option<&Ports>,
+    ) -> Result<(), KernelError> {
+        let mut s = self.state.lock().unwrap();
+        match new {
+            Some(ports) => s.mirror.insert(number, ports.clone()),
+            None => s.mirror.remove(&number),
+        };
+        Ok(())
+    }
+
+    fn mirror_is_fresh(&self, within: Duration) {
+        self.state.lock().unwrap().fresh = within;
+    }
+
+    fn changes(&self) -> Option<BoxStream<'static, Changed>> {
+        self.state.lock().unwrap().changes.take().map(futures::StreamExt::boxed)
+    }
+
+    fn sockets(&self) -> Vec<Socket> {
+        self.state.lock().unwrap().sockets.iter().copied().collect()
+    }
+
+    fn is_open(&self, socket: &Socket) -> bool {
+        self.state.lock().unwrap().sockets.contains(socket)
+    }
+
+    fn answer_on_vip(&self, _: DomainId, member: SocketAddr, _: Duration) {
+        self.state.lock().unwrap().log.push(format!("on vip {member}"));
     }
 
     fn shut_down(&self, joins: Vec<Join>) -> BoxFuture<'_, ()> {

@@ -1,5 +1,7 @@
 //! The machine itself: the BPF programs, the pods' namespaces, sockets inside them.
 
+mod changes;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -10,10 +12,11 @@ use std::{
     time::Duration,
 };
 
-use control_api::{attach::INTERFACE, session::ProbeHop};
+use control_api::{attach::INTERFACE, ports::Ports, session::ProbeHop};
 use datapath_loader::{
-    Config, Datapath, Denial, DomainId as KernelDomain, Face, Guard, GuardConfig, LoadError,
-    MapError, NetnsCookie, PodEntry, Probe, Route, mount_bpffs, probe,
+    Config, Datapath, Denial, DomainId as KernelDomain, Face, Guard, GuardConfig,
+    Listeners as Listening, Listening as Found, LoadError, MapError, MirrorId, NetnsCookie,
+    Open as OpenPorts, PodEntry, Probe, Route, mount_bpffs, probe,
 };
 use datapath_net::{
     netlink::Netlink,
@@ -24,15 +27,15 @@ use datapath_net::{
     stock::Stock,
     vip::VipInterface,
 };
-use futures::{FutureExt as _, future::BoxFuture};
+use futures::{FutureExt as _, future::BoxFuture, stream::BoxStream};
 use tokio::net::{TcpListener, TcpSocket};
 
-use super::{Cause, Count, DirectFlow, Join, Kernel, KernelError};
+use super::{Cause, Changed, Count, DirectFlow, Join, Kernel, KernelError, Socket};
 use crate::{
     observe::hop,
     packets::no_such_pod,
     plan::{
-        desired::{Desired, DomainId, Pod, Way},
+        desired::{Desired, DomainId, Listeners, Pod, Way},
         diff::Op,
     },
 };
@@ -77,6 +80,7 @@ struct Standing {
     stock: Arc<Stock>,
     injector: Injector,
     landing: SocketAddr,
+    vip: IpAddr,
 }
 
 impl Machine {
@@ -110,13 +114,17 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn entry(pod: &Pod) -> Result<PodEntry, Cause> {
-    let face = Face {
+    let entry = PodEntry::new(KernelDomain(pod.domain.0), [face_of(pod)])?;
+    Ok(if pod.restricted { entry.restricted() } else { entry })
+}
+
+fn face_of(pod: &Pod) -> Face {
+    Face {
         vip: pod.vip,
         real: pod.real.filter(|real| real.is_ipv4() == pod.vip.is_ipv4()),
         network: pod.cidr.first_address(),
         prefix_length: pod.cidr.network_length(),
-    };
-    Ok(PodEntry::new(KernelDomain(pod.domain.0), [face])?)
+    }
 }
 
 fn interface(pod: &Pod) -> VipInterface {
@@ -129,9 +137,13 @@ fn interface(pod: &Pod) -> VipInterface {
 }
 
 fn route(way: Way) -> Route {
+    let known = |listeners| match listeners {
+        Listeners::Here(cookie) => Listening::Here(NetnsCookie(cookie)),
+        Listeners::There(number) => Listening::Mirror(MirrorId::new(number)),
+    };
     match way {
-        Way::Direct { real, netns } => Route::Direct { real, listeners: netns.map(NetnsCookie) },
-        Way::Relay { netns } => Route::Relay { listeners: netns.map(NetnsCookie) },
+        Way::Direct { real, listeners } => Route::Direct { real, listeners: known(listeners) },
+        Way::Relay { listeners } => Route::Relay { listeners: known(listeners) },
     }
 }
 
@@ -182,16 +194,17 @@ impl Shared {
                 Err(error) => {
                     tracing::error!(pod = join.uid, %error, "rl0 cannot be taken away again");
                     let stock = Arc::new(Stock::new(Arc::clone(&opened)));
-                    let standing =
-                        Standing { guard, netns: Arc::clone(&opened), stock, injector, landing };
+                    let (netns, vip) = (Arc::clone(&opened), join.pod.vip);
+                    let standing = Standing { guard, netns, stock, injector, landing, vip };
                     lock(&self.pods).insert(join.cookie, standing);
                 }
             }
             return Err(e);
         }
         let stock = Arc::new(Stock::new(Arc::clone(&opened)));
-        let netns = opened;
-        lock(&self.pods).insert(join.cookie, Standing { guard, netns, stock, injector, landing });
+        let (netns, vip) = (opened, join.pod.vip);
+        let standing = Standing { guard, netns, stock, injector, landing, vip };
+        lock(&self.pods).insert(join.cookie, standing);
         Ok(listener)
     }
 
@@ -201,6 +214,11 @@ impl Shared {
         let mut found = procfs::listeners(netns.as_fd())?;
         found.retain(|at| Some(*at) != landing);
         self.datapath.seed_listeners(NetnsCookie(cookie), found)?;
+        let vips = lock(&self.pods).get(&cookie).map(|s| s.vip);
+        let mut bound = procfs::udp_sockets(netns.as_fd())?;
+        bound.retain(|at| Some(at.ip()) == vips);
+        let ports = bound.into_iter().map(|at| at.port());
+        self.datapath.seed_udp_on_vip(NetnsCookie(cookie), ports)?;
         Ok(())
     }
 
@@ -237,6 +255,11 @@ impl Shared {
                 self.seed(*cookie, &netns)?;
             }
             Op::DeletePod(cookie) => dp.remove_pod(NetnsCookie(*cookie))?,
+            Op::PutPorts(d, allowed) => {
+                let ranges: Vec<_> = allowed.iter().map(|r| r.first..=r.last).collect();
+                dp.set_ports(domain(d), &ranges)?;
+            }
+            Op::DeletePorts(d) => dp.set_ports(domain(d), &[])?,
             Op::WriteHosts { .. } => {}
         }
         Ok(())
@@ -252,6 +275,8 @@ impl Shared {
                 dp.remove_pod(cookie)?;
             }
         }
+        // The mirror is told anew by the hub.
+        dp.sweep_mirror(&BTreeSet::new())?;
         for domain in domains {
             let own = |d: &DomainId| d.0 == domain.0;
             let routes: BTreeMap<IpAddr, Route> = keep
@@ -319,6 +344,10 @@ async fn blocking<T: Send + 'static>(
     })
 }
 
+fn open(ports: &Ports) -> OpenPorts<'_> {
+    OpenPorts { tcp: &ports.tcp, udp_on_vip: &ports.udp_vip }
+}
+
 /// As a program of the pod would: from its own address.
 async fn connect(netns: &Netns, to: SocketAddr) -> io::Result<std::net::TcpStream> {
     let socket = visit_netns(netns.as_fd(), || match to {
@@ -352,6 +381,7 @@ impl Kernel for Machine {
             Op::PutReal(..) | Op::DeleteReal(..) => "of real addresses",
             Op::PutVip(..) | Op::DeleteVip(..) => "of virtual addresses",
             Op::PutPod(..) | Op::DeletePod(..) => "of pods",
+            Op::PutPorts(..) | Op::DeletePorts(_) => "of allowed ports",
             Op::WriteHosts { .. } => "",
         };
         self.shared.apply(op).map_err(|source| KernelError::Map { map, source })
@@ -454,6 +484,58 @@ impl Kernel for Machine {
 
     fn remember_refusal(&self, domain: DomainId, to: SocketAddr, errno: i32) {
         self.shared.remember_refusal(domain, to, errno);
+    }
+
+    fn mirror(
+        &self,
+        number: u64,
+        old: Option<&Ports>,
+        new: Option<&Ports>,
+    ) -> Result<(), KernelError> {
+        let failed = |e: MapError| KernelError::Map { map: "of listeners", source: e.into() };
+        let (old, new) = (old.map(open), new.map(open));
+        self.shared.datapath.mirror(MirrorId::new(number), old, new).map_err(failed)
+    }
+
+    fn mirror_is_fresh(&self, within: Duration) {
+        if let Err(e) = self.shared.datapath.mirror_is_fresh(within) {
+            tracing::warn!(error = %e, "the mirror's age cannot be set");
+        }
+    }
+
+    fn changes(&self) -> Option<BoxStream<'static, Changed>> {
+        let events = self.shared.datapath.take_events()?;
+        changes::stream(Arc::clone(&self.shared), events)
+    }
+
+    fn sockets(&self) -> Vec<Socket> {
+        let dp = &self.shared.datapath;
+        let all = |listed: Result<Vec<Found>, MapError>, udp| {
+            let listed = listed.unwrap_or_else(|e| {
+                tracing::warn!(error = %e, "listeners cannot be read");
+                Vec::new()
+            });
+            listed.into_iter().map(move |l| Socket { cookie: l.netns.0, udp, at: l.at })
+        };
+        all(dp.listeners(), false).chain(all(dp.udp_on_vip(), true)).collect()
+    }
+
+    fn is_open(&self, socket: &Socket) -> bool {
+        let (dp, netns) = (&self.shared.datapath, NetnsCookie(socket.cookie));
+        let found = if socket.udp {
+            dp.is_udp_on_vip(netns, socket.at.port())
+        } else {
+            dp.is_listening(netns, socket.at)
+        };
+        // What cannot be read must not be refused.
+        found.unwrap_or(true)
+    }
+
+    fn answer_on_vip(&self, domain: DomainId, member: SocketAddr, ttl: Duration) {
+        let done = self.shared.datapath.answer_on_vip(KernelDomain(domain.0), member, ttl);
+        if let Err(e) = done {
+            tracing::debug!(%member, error = %e, "a socket on a VIP not remembered");
+        }
     }
 
     fn shut_down(&self, joins: Vec<Join>) -> BoxFuture<'_, ()> {

@@ -10,12 +10,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     net::IpAddr,
 };
 
 use cidr::IpCidr;
 use control_api::{
     ids::{DomainName, NodeRef},
+    ports::PortRange,
     session::Member,
 };
 use serde::{Deserialize, Serialize};
@@ -79,16 +81,34 @@ pub struct Pod {
     pub vip: IpAddr,
     /// The pod's address on its site's network.
     pub real: Option<IpAddr>,
+    /// Whether its Domain allows some ports only ([`Desired::ports`]).
+    pub restricted: bool,
+}
+
+/// Whose list of listeners says whether anyone listens at a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listeners {
+    /// The hooks': the peer's namespace is on this machine.
+    Here(u64),
+    /// Its machine's, which [`crate::mirror`] keeps under this number.
+    There(u64),
 }
 
 /// What the connect hook does with a known VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Rewrite to the real address. `netns` is known for pods of this machine: there the hook also
-    /// knows the listeners, and refuses at once where there is none.
-    Direct { real: IpAddr, netns: Option<u64> },
+    /// Rewrite to the real address.
+    Direct { real: IpAddr, listeners: Listeners },
     /// Leave the destination alone; the guard lands it on the relay.
-    Relay { netns: Option<u64> },
+    Relay { listeners: Listeners },
+}
+
+/// The number under which the kernel knows the listeners of a pod of another machine: the same as long as the process lives.
+#[must_use]
+pub fn mirror_number(domain: &DomainName, uid: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (domain, uid).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The whole state of the kernel's maps, and the names in the pods.
@@ -98,6 +118,8 @@ pub struct Desired {
     pub vips: BTreeMap<(DomainId, IpAddr), Way>,
     /// From a real address to the VIP that the far end of a direct flow is shown.
     pub reals: BTreeMap<(DomainId, IpAddr), IpAddr>,
+    /// The ports that a Domain allows, where it does not allow all.
+    pub ports: BTreeMap<DomainId, Vec<PortRange>>,
     /// By uid: the lines between the markers of the pod's hosts file.
     pub hosts: BTreeMap<String, String>,
 }
@@ -126,7 +148,12 @@ pub fn desired<'a>(
             continue;
         };
         let (cidr, real) = (domain.cidr, member.local_ip);
-        out.pods.insert(local.netns_cookie, Pod { domain: id, cidr, vip: member.vip, real });
+        let restricted = domain.allowed_ports.is_some();
+        let pod = Pod { domain: id, cidr, vip: member.vip, real, restricted };
+        out.pods.insert(local.netns_cookie, pod);
+        if let Some(allowed) = &domain.allowed_ports {
+            out.ports.insert(id, allowed.clone());
+        }
         out.hosts.insert(local.uid.clone(), hosts::section(domain, member));
         cookies.entry(&domain.name).or_default().insert(&local.uid, local.netns_cookie);
     }
@@ -158,12 +185,16 @@ fn peers(see: &See<'_>, domain: &Domain, id: DomainId, out: &mut Desired) {
         if domain.holder(member.vip).is_none_or(|h| h.uid != member.uid) {
             continue;
         }
-        let netns = see.cookies.get(member.uid.as_str()).copied();
+        let here = see.cookies.get(member.uid.as_str());
+        let listeners = here.map_or_else(
+            || Listeners::There(mirror_number(&domain.name, &member.uid)),
+            |cookie| Listeners::Here(*cookie),
+        );
         let Some(real) = member.local_ip.filter(|real| near(member, *real)) else {
-            out.vips.insert((id, member.vip), Way::Relay { netns });
+            out.vips.insert((id, member.vip), Way::Relay { listeners });
             continue;
         };
-        out.vips.insert((id, member.vip), Way::Direct { real, netns });
+        out.vips.insert((id, member.vip), Way::Direct { real, listeners });
         if out.reals.insert((id, real), member.vip).is_some() {
             shared.insert((id, real));
         }

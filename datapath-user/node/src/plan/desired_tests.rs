@@ -19,7 +19,8 @@ fn ip(s: &str) -> IpAddr {
 
 fn local(uid: &str, domain: &str, netns_cookie: u64) -> Local {
     let cidr = "10.2.0.0/24".parse().unwrap();
-    let stands = Pod { domain: DomainId(1), cidr, vip: ip("10.2.0.77"), real: None };
+    let stands =
+        Pod { domain: DomainId(1), cidr, vip: ip("10.2.0.77"), real: None, restricted: false };
     Local { uid: uid.into(), domain: domain.parse().unwrap(), netns_cookie, stands }
 }
 
@@ -61,14 +62,15 @@ fn each_kind_of_peer_gets_its_way() {
     let mut routes = domain("d", "10.2.0.0/24", members);
     let got = world(vec![routes.clone()], &locals);
     let id = DomainId(1);
+    let there = |uid: &str| Listeners::There(mirror_number(&"d".parse().unwrap(), uid));
     let cases = [
-        ("10.2.0.1", Some(Way::Direct { real: ip("172.16.0.1"), netns: Some(11) })),
-        ("10.2.0.2", Some(Way::Direct { real: ip("172.16.0.10"), netns: Some(12) })),
-        ("10.2.0.3", Some(Way::Direct { real: ip("172.16.0.3"), netns: None })),
-        ("10.2.0.4", Some(Way::Relay { netns: None })),
-        ("10.2.0.5", Some(Way::Relay { netns: None })),
+        ("10.2.0.1", Some(Way::Direct { real: ip("172.16.0.1"), listeners: Listeners::Here(11) })),
+        ("10.2.0.2", Some(Way::Direct { real: ip("172.16.0.10"), listeners: Listeners::Here(12) })),
+        ("10.2.0.3", Some(Way::Direct { real: ip("172.16.0.3"), listeners: there("same-site") })),
+        ("10.2.0.4", Some(Way::Relay { listeners: there("no-address") })),
+        ("10.2.0.5", Some(Way::Relay { listeners: there("far") })),
         ("10.2.0.6", None),
-        ("10.2.0.7", Some(Way::Relay { netns: None })),
+        ("10.2.0.7", Some(Way::Relay { listeners: there("overlapping") })),
     ];
     for (vip, way) in cases {
         assert_eq!(got.vips.get(&(id, ip(vip))).copied(), way, "{vip}");
@@ -107,7 +109,7 @@ fn two_domains_with_the_same_addresses_do_not_meet() {
         &[local("a1", "a", 1), local("b1", "b", 2)],
     );
     let peer = ip("10.2.0.2");
-    assert_eq!(got.vips.get(&(DomainId(1), peer)), Some(&Way::Relay { netns: None }));
+    assert!(matches!(got.vips.get(&(DomainId(1), peer)), Some(Way::Relay { .. })));
     assert!(matches!(got.vips.get(&(DomainId(2), peer)), Some(Way::Direct { .. })));
     assert_eq!(got.pods.get(&1).unwrap().domain, DomainId(1));
     assert_eq!(got.pods.get(&2).unwrap().domain, DomainId(2));
@@ -210,4 +212,17 @@ proptest! {
         state.hosts.retain(|uid, _| b.hosts.contains_key(uid));
         prop_assert_eq!(state, b);
     }
+}
+
+#[test]
+fn a_domain_that_allows_some_ports_restricts_its_pods() {
+    let mut routes = domain("d", "10.2.0.0/24", vec![member("own", "10.2.0.1", "s1/n1", None)]);
+    let locals = [local("own", "d", 11)];
+    let free = world(vec![routes.clone()], &locals);
+    assert!(!free.pods.get(&11).unwrap().restricted && free.ports.is_empty());
+    let allowed = vec!["22".parse().unwrap()];
+    routes.allowed_ports = Some(allowed.clone());
+    let some = world(vec![routes], &locals);
+    assert!(some.pods.get(&11).unwrap().restricted);
+    assert_eq!(some.ports, BTreeMap::from([(DomainId(1), allowed)]));
 }

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
+use control_api::ports::PortRange;
+
 use super::desired::{Desired, DomainId, Pod, Way};
 
 /// One change of a kernel map or of a pod's names.
@@ -9,11 +11,13 @@ use super::desired::{Desired, DomainId, Pod, Way};
 pub enum Op {
     PutReal(DomainId, IpAddr, IpAddr),
     PutVip(DomainId, IpAddr, Way),
+    PutPorts(DomainId, Vec<PortRange>),
     PutPod(u64, Pod),
     WriteHosts { uid: String, section: String },
     DeletePod(u64),
     DeleteVip(DomainId, IpAddr),
     DeleteReal(DomainId, IpAddr),
+    DeletePorts(DomainId),
 }
 
 /// The changes that lead from `old` to `new`.
@@ -27,6 +31,7 @@ pub fn diff(old: &Desired, new: &Desired) -> Vec<Op> {
     ops.extend(gone(&old.pods, &new.pods).map(|c| Op::DeletePod(*c)));
     ops.extend(put(&old.reals, &new.reals).map(|((d, real), vip)| Op::PutReal(*d, *real, *vip)));
     ops.extend(put(&old.vips, &new.vips).map(|((d, vip), way)| Op::PutVip(*d, *vip, *way)));
+    ops.extend(put(&old.ports, &new.ports).map(|(d, ports)| Op::PutPorts(*d, ports.clone())));
     ops.extend(
         put(&old.hosts, &new.hosts)
             .map(|(uid, s)| Op::WriteHosts { uid: uid.clone(), section: s.clone() }),
@@ -34,6 +39,7 @@ pub fn diff(old: &Desired, new: &Desired) -> Vec<Op> {
     ops.extend(put(&old.pods, &new.pods).map(|(c, pod)| Op::PutPod(*c, pod.clone())));
     ops.extend(gone(&old.vips, &new.vips).map(|(d, vip)| Op::DeleteVip(*d, *vip)));
     ops.extend(gone(&old.reals, &new.reals).map(|(d, real)| Op::DeleteReal(*d, *real)));
+    ops.extend(gone(&old.ports, &new.ports).map(|d| Op::DeletePorts(*d)));
     ops
 }
 
@@ -64,6 +70,8 @@ impl Desired {
             Op::DeletePod(c) => drop(self.pods.remove(c)),
             Op::DeleteVip(d, vip) => drop(self.vips.remove(&(*d, *vip))),
             Op::DeleteReal(d, real) => drop(self.reals.remove(&(*d, *real))),
+            Op::PutPorts(d, ports) => drop(self.ports.insert(*d, ports.clone())),
+            Op::DeletePorts(d) => drop(self.ports.remove(d)),
         }
     }
 }

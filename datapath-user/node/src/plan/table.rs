@@ -9,6 +9,7 @@ use std::{
 use cidr::IpCidr;
 use control_api::{
     ids::{DomainName, NodeRef},
+    ports::PortRange,
     session::{DomainRoutes, Member, RouteUpdate},
 };
 
@@ -32,6 +33,8 @@ pub struct Domain {
     /// The Domain's SSH certificate authority, OpenSSH public key text.
     pub ssh_ca: String,
     pub encrypt_within_site: bool,
+    /// The ports on which members may be reached; `None`: all.
+    pub allowed_ports: Option<Vec<PortRange>>,
     members: BTreeMap<String, Member>,
     /// While a VIP changes hands two members may claim it for a moment; the lowest uid holds it,
     /// so that the order of the updates does not matter.
@@ -49,6 +52,7 @@ impl Domain {
             cidr,
             ssh_ca: routes.ssh_ca,
             encrypt_within_site: routes.encrypt_within_site,
+            allowed_ports: routes.allowed_ports,
             members: BTreeMap::new(),
             by_vip: BTreeMap::new(),
         };
@@ -95,6 +99,12 @@ impl Domain {
         self.members.get(uid)
     }
 
+    /// Whether members may be reached on this port.
+    #[must_use]
+    pub fn allows(&self, port: u16) -> bool {
+        self.allowed_ports.as_ref().is_none_or(|all| all.iter().any(|r| r.contains(port)))
+    }
+
     /// Who holds this virtual address.
     #[must_use]
     pub fn holder(&self, vip: IpAddr) -> Option<&Member> {
@@ -116,6 +126,7 @@ impl Domain {
             cidr: self.cidr.to_string(),
             ssh_ca: self.ssh_ca.clone(),
             encrypt_within_site: self.encrypt_within_site,
+            allowed_ports: self.allowed_ports.clone(),
             members: self.members.values().cloned().collect(),
         }
     }
@@ -135,7 +146,8 @@ impl RouteTable {
     pub fn apply(&mut self, update: RouteUpdate) -> Result<(), Vec<UpdateError>> {
         let mut errors = Vec::new();
         match update {
-            RouteUpdate::KeepAlive => {}
+            // Not of the routes: `crate::mirror` and the carriers take them.
+            RouteUpdate::Ports { .. } | RouteUpdate::Node { .. } | RouteUpdate::KeepAlive => {}
             RouteUpdate::Snapshot { domains } => {
                 self.domains = domains
                     .into_iter()

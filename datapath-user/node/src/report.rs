@@ -1,0 +1,125 @@
+//! What this node tells the hub of its pods' ports, as it changes; the hub tells the Domain's other nodes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::body::Bytes;
+use control_api::{
+    ids::DomainName,
+    ports::{PodPorts, Ports},
+    session::NodeUpdate,
+};
+use futures::{Stream, StreamExt as _};
+use tokio::sync::watch;
+
+use crate::{
+    keeper::{Keeper, LocalPod},
+    kernel::{Changed, Kernel, Socket},
+};
+
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
+
+/// By Domain and uid.
+pub type Open = BTreeMap<(DomainName, String), Ports>;
+
+/// Follows the hooks and the pods and publishes what is open, until dropped.
+pub async fn follow(kernel: Arc<dyn Kernel>, keeper: Keeper, publish: watch::Sender<Arc<Open>>) {
+    let mut view = keeper.watch();
+    // Without events the lists would be wrong as soon as a socket comes: then nothing is said, and nobody is refused for it.
+    let Some(mut changes) = kernel.changes() else { return };
+    let mut sockets: BTreeSet<Socket> = kernel.sockets().into_iter().collect();
+    loop {
+        let pods = Arc::clone(&view.borrow_and_update());
+        let open = Arc::new(open(pods.pods.values().map(Arc::as_ref), &sockets));
+        publish.send_if_modified(|old| {
+            let news = **old != *open;
+            *old = open;
+            news
+        });
+        tokio::select! {
+            changed = view.changed() => {
+                if changed.is_err() { return }
+                // A pod that comes brings sockets that are older than its entry.
+                sockets = kernel.sockets().into_iter().collect();
+            }
+            changed = changes.next() => match changed {
+                Some(Changed::Socket(socket)) if kernel.is_open(&socket) => drop(sockets.insert(socket)),
+                Some(Changed::Socket(socket)) => drop(sockets.remove(&socket)),
+                Some(Changed::All) => sockets = kernel.sockets().into_iter().collect(),
+                None => return,
+            }
+        }
+    }
+}
+
+/// What peers can reach of these pods.
+fn open<'a>(pods: impl Iterator<Item = &'a LocalPod>, sockets: &BTreeSet<Socket>) -> Open {
+    let of = |pod: &LocalPod| {
+        let (vip, real) = (pod.attached.vip, pod.join.pod.real);
+        let own = |ip: IpAddr| ip.is_unspecified() || ip == vip || Some(ip) == real;
+        let (mut tcp, mut udp) = (BTreeSet::new(), BTreeSet::new());
+        for s in sockets.iter().filter(|s| s.cookie == pod.join.cookie) {
+            if s.udp {
+                udp.insert(s.at.port());
+            } else if own(s.at.ip().to_canonical()) {
+                tcp.insert(s.at.port());
+            }
+        }
+        Ports { tcp: tcp.into_iter().collect(), udp_vip: udp.into_iter().collect() }
+    };
+    pods.map(|pod| ((pod.attached.domain.clone(), pod.attached.uid.clone()), of(pod))).collect()
+}
+
+/// The lines that lead from what was told to what is.
+fn updates(told: Option<&Open>, open: &Open) -> Vec<NodeUpdate> {
+    let pod = |((domain, uid), ports): (&(DomainName, String), &Ports)| PodPorts {
+        domain: domain.clone(),
+        uid: uid.clone(),
+        ports: ports.clone(),
+    };
+    let Some(told) = told else {
+        return vec![NodeUpdate::Snapshot { pods: open.iter().map(pod).collect(), direct: vec![] }];
+    };
+    let gone = told.keys().filter(|key| !open.contains_key(*key));
+    let gone =
+        gone.map(|(domain, uid)| NodeUpdate::PodGone { domain: domain.clone(), uid: uid.clone() });
+    let news = open.iter().filter(|(key, ports)| told.get(*key) != Some(*ports));
+    gone.chain(news.map(|entry| NodeUpdate::Pod { pod: pod(entry) })).collect()
+}
+
+/// The report as the body of an answer: a snapshot, then changes, and a line every second.
+pub fn lines(open: watch::Receiver<Arc<Open>>) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    futures::stream::unfold((open, None::<Arc<Open>>), |(mut open, told)| async move {
+        let first = told.is_none();
+        if !first {
+            match tokio::time::timeout(KEEP_ALIVE, open.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_ended)) => return None,
+                Err(_late) => return Some((Ok(line(&[NodeUpdate::KeepAlive])), (open, told))),
+            }
+        }
+        let now = Arc::clone(&open.borrow_and_update());
+        Some((Ok(line(&updates(told.as_deref(), &now))), (open, Some(now))))
+    })
+}
+
+fn line(updates: &[NodeUpdate]) -> Bytes {
+    let mut text = Vec::new();
+    for update in updates {
+        // Names and numbers always have a text.
+        if let Ok(json) = serde_json::to_vec(update) {
+            text.extend(json);
+            text.push(b'\n');
+        }
+    }
+    text.into()
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

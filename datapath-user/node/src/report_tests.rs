@@ -1,0 +1,83 @@
+use futures::channel::mpsc;
+
+use super::*;
+use crate::{deliver::tests::view, kernel::fake::Fake};
+
+fn tcp(at: &str) -> Socket {
+    Socket { cookie: 77, udp: false, at: at.parse().unwrap() }
+}
+
+fn ports(tcp: &[u16], udp: &[u16]) -> Ports {
+    Ports { tcp: tcp.to_vec(), udp_vip: udp.to_vec() }
+}
+
+#[test]
+fn what_peers_can_reach_is_told_and_nothing_else() {
+    let view = view();
+    let sockets = [
+        tcp("[::]:80"),
+        tcp("0.0.0.0:80"),
+        tcp("10.2.0.1:81"),
+        tcp("127.0.0.1:82"),
+        tcp("[::1]:83"),
+        tcp("10.2.0.9:84"),
+        Socket { cookie: 78, ..tcp("[::]:85") },
+        Socket { udp: true, ..tcp("[::]:53") },
+    ];
+    let open = open(view.pods.values().map(Arc::as_ref), &sockets.into());
+    let key = ("d".parse().unwrap(), "here".to_owned());
+    assert_eq!(open, Open::from([(key, ports(&[80, 81], &[53]))]));
+}
+
+#[test]
+fn only_what_changed_is_told_after_the_snapshot() {
+    let key = |uid: &str| ("d".parse::<DomainName>().unwrap(), uid.to_owned());
+    let old = Open::from([(key("a"), ports(&[1], &[])), (key("b"), ports(&[2], &[]))]);
+    let new = Open::from([(key("b"), ports(&[2], &[])), (key("c"), ports(&[], &[3]))]);
+    assert!(
+        matches!(&*updates(None, &old), [NodeUpdate::Snapshot { pods, .. }] if pods.len() == 2)
+    );
+    let got = updates(Some(&old), &new);
+    assert!(matches!(&got[0], NodeUpdate::PodGone { uid, .. } if uid == "a"));
+    assert!(matches!(&got[1], NodeUpdate::Pod { pod } if pod.uid == "c"));
+    assert_eq!(got.len(), 2);
+    assert!(updates(Some(&new), &new).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_begins_with_all_goes_on_with_changes_and_never_falls_silent() {
+    let (publish, open) = watch::channel(Arc::new(Open::new()));
+    let mut lines = std::pin::pin!(lines(open));
+    let mut next = async || {
+        let line = lines.next().await.unwrap().unwrap();
+        serde_json::from_slice::<NodeUpdate>(line.trim_ascii_end()).unwrap()
+    };
+    assert!(matches!(next().await, NodeUpdate::Snapshot { .. }));
+    assert_eq!(next().await, NodeUpdate::KeepAlive);
+    let key = ("d".parse().unwrap(), "u".to_owned());
+    publish.send_replace(Arc::new(Open::from([(key, ports(&[80], &[]))])));
+    assert!(matches!(next().await, NodeUpdate::Pod { pod } if pod.ports.tcp == [80]));
+}
+
+#[tokio::test]
+async fn a_socket_that_comes_or_goes_is_published_at_once() {
+    let (events, changes) = mpsc::unbounded();
+    let kernel = Arc::new(Fake::default());
+    kernel.state.lock().unwrap().changes = Some(changes);
+    let (keeper, _inbox) = Keeper::new("s1/n1".parse().unwrap());
+    let (keeper, _views) = keeper.with_view(view());
+    let (publish, mut open) = watch::channel(Arc::default());
+    let work = tokio::spawn(follow(Arc::<Fake>::clone(&kernel) as _, keeper, publish));
+    open.changed().await.unwrap();
+    assert!(open.borrow_and_update().values().all(|p| *p == Ports::default()));
+    let socket = tcp("[::]:8080");
+    kernel.state.lock().unwrap().sockets.insert(socket);
+    events.unbounded_send(Changed::Socket(socket)).unwrap();
+    open.changed().await.unwrap();
+    assert!(open.borrow_and_update().values().all(|p| p.tcp == [8080]));
+    kernel.state.lock().unwrap().sockets.clear();
+    events.unbounded_send(Changed::All).unwrap();
+    open.changed().await.unwrap();
+    assert!(open.borrow_and_update().values().all(|p| p.tcp.is_empty()));
+    work.abort();
+}
