@@ -33,7 +33,8 @@ pub fn listen_in(netns: BorrowedFd<'_>, at: SocketAddr) -> io::Result<TcpListene
 /// The relay's listener for landed connections: at a loopback address with a port of the kernel's choice, so nothing that
 /// a task may want is taken. The guard puts connections to any VIP into it; the accepted socket's local address is
 /// the VIP and port that was asked for. One that shows a loopback address was not landed: close it. Accepted connections have
-/// TCP_NODELAY, and close means reset (SO_LINGER 0): they inherit both, which saves two calls for each.
+/// TCP_NODELAY, an urgent byte stays in its place (the relay carries bytes and no mark), and close means reset (SO_LINGER 0):
+/// they inherit all three, which saves calls for each.
 ///
 /// # Errors
 /// No loopback interface is up.
@@ -42,6 +43,7 @@ pub fn landing_listener(netns: BorrowedFd<'_>, family_of: IpAddr) -> io::Result<
         if family_of.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     let listener = listen_in(netns, SocketAddr::new(loopback, 0))?;
     sockopt::set_tcp_nodelay(&listener, true)?;
+    sockopt::set_socket_oobinline(&listener, true)?;
     arm_reset(&listener)?;
     Ok(listener)
 }

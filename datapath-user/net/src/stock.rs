@@ -71,6 +71,7 @@ fn make(domain: Domain) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     bind_without_port(socket.as_fd())?;
     socket.set_tcp_nodelay(true)?;
+    socket.set_out_of_band_inline(true)?;
     socket.set_linger(Some(Duration::ZERO))?;
     Ok(socket)
 }
