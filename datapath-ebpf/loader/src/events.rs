@@ -97,7 +97,7 @@ impl Events {
     }
 
     /// The next one, if there is one now.
-    pub fn next(&mut self) -> Option<Changed> {
+    pub fn pop(&mut self) -> Option<Changed> {
         loop {
             let item = self.ring.next()?;
             if let Some(changed) = parse(&item) {

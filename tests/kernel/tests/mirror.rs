@@ -87,7 +87,7 @@ fn a_listener_that_is_known_outweighs_an_older_refusal() -> Result<()> {
 fn drain(events: &mut Events) -> Result<Vec<(Protocol, u16)>> {
     let mut all = Vec::new();
     loop {
-        while let Some(changed) = events.next() {
+        while let Some(changed) = events.pop() {
             all.push((changed.protocol, changed.at.port()));
         }
         let tenth = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };

@@ -25,7 +25,7 @@ async fn next((ready, mut events, shared): State) -> Option<(Changed, State)> {
         if events.have_lost(&shared.datapath).unwrap_or(true) {
             return Some(Changed::All);
         }
-        let c = events.next()?;
+        let c = events.pop()?;
         let udp = c.protocol == Protocol::Udp;
         Some(Changed::Socket(Socket { cookie: c.netns.0, udp, at: c.at }))
     };
