@@ -183,10 +183,6 @@ impl std::fmt::Debug for CarrierTicket {
     }
 }
 
-/// First words of a node that dials another one's own carrier port, followed by Domain, own name and lane, separated by
-/// blanks, and a line feed. Nothing is believed of it: SSH follows at once, and both certificates must say the same.
-pub const DIRECT_HELLO: &str = "RLARK-DIRECT/1 ";
-
 /// The hub tells a node that `peer` wants a carrier and waits with the same ticket. The one who
 /// asked is the SSH client, the one told is the SSH server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -229,11 +225,6 @@ pub enum RouteUpdate {
         uid: String,
         ports: Option<Ports>,
     },
-    /// Where a node that hosts a member accepts carriers itself; empty: nowhere.
-    Node {
-        node: NodeRef,
-        direct: Vec<SocketAddr>,
-    },
     /// Sent every second: it bounds for how long a dead stream can make what is known of ports wrong.
     KeepAlive,
 }
@@ -245,9 +236,6 @@ pub enum NodeUpdate {
     /// Replaces all that was said before.
     Snapshot {
         pods: Vec<PodPorts>,
-        /// Where the node accepts carriers itself.
-        #[serde(default)]
-        direct: Vec<SocketAddr>,
     },
     /// Replaces what was said of one pod.
     Pod {
@@ -256,9 +244,6 @@ pub enum NodeUpdate {
     PodGone {
         domain: DomainName,
         uid: String,
-    },
-    Direct {
-        direct: Vec<SocketAddr>,
     },
     /// Every second, for the same reason as [`RouteUpdate::KeepAlive`].
     KeepAlive,

@@ -259,6 +259,11 @@ async fn a_bad_or_overlapping_subnet_is_reported() {
     };
     wait(&api, "bad", because("InvalidCIDR")).await;
     wait(&api, "first", because("AddressesGiven")).await;
+    for (ports, reason) in [("80-", "InvalidPorts"), ("80-90", "AddressesGiven")] {
+        let patch = json!({"spec": {"allowedPorts": [ports]}});
+        api.patch("first", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        wait(&api, "first", because(reason)).await;
+    }
     w.domain("second", "10.0.1.0/24").await;
     wait(&api, "second", because("OverlappingCIDR")).await;
     api.delete("first", &DeleteParams::default()).await.unwrap();

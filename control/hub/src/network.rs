@@ -317,6 +317,21 @@ mod tests {
     }
 
     #[test]
+    fn ports_are_all_or_those_of_the_list_that_can_be_read() {
+        let pods = [pod("a", "u1", "actor-0", PodPhase::Running)];
+        let mut edited = domain(&[("10.0.1.2", "rlark-a/rlark-system/actor-0")]);
+        let mut ports = |list: &[&str]| {
+            Arc::make_mut(&mut edited).spec.allowed_ports =
+                list.iter().map(|s| (*s).to_owned()).collect();
+            let network = Network::build(&[Arc::clone(&edited)], &pods, &cas());
+            network.view(&"a/n1".parse().unwrap())[0].allowed_ports.clone()
+        };
+        assert_eq!(ports(&[]), None);
+        assert_eq!(ports(&["22", "80-70000"]), Some(vec!["22".parse().unwrap()]));
+        assert_eq!(ports(&["http"]), Some(vec![]), "a slip allows nothing");
+    }
+
+    #[test]
     fn a_domain_without_an_authority_is_not_told_to_nodes() {
         let allocations = domain(&[("10.0.1.2", "rlark-a/rlark-system/actor-0")]);
         let pods = [pod("a", "u1", "actor-0", PodPhase::Running)];
@@ -344,7 +359,7 @@ mod tests {
                     let d = state.iter_mut().find(|d| d.name == domain).unwrap();
                     d.members.retain(|m| m.uid != uid);
                 }
-                RouteUpdate::Ports { .. } | RouteUpdate::Node { .. } | RouteUpdate::KeepAlive => {}
+                RouteUpdate::Ports { .. } | RouteUpdate::KeepAlive => {}
             }
         }
         state.sort_by(|a, b| a.name.cmp(&b.name));

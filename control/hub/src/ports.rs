@@ -2,7 +2,7 @@
 //! node that is not heard of for some seconds is not believed any more.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -30,15 +30,26 @@ use crate::Hub;
 const SILENCE: Duration = Duration::from_secs(3);
 /// One line of a report: a pod with every port open, many times over.
 const MAX_LINE: u64 = 4 << 20;
+/// Before a report that ended is asked for again.
+const RETRY: Duration = Duration::from_secs(1);
+/// A pod with more open ports than this is not mirrored: connects to it are told the truth by itself, a little later.
+const MAX_PORTS: usize = 4096;
 /// Changes that a slow node may be behind; then it is told everything again.
 const BEHIND: usize = 1024;
 
 type Key = (DomainName, String);
 
+/// Who says something: a node, in one of its sessions. The end of an older session takes nothing from a newer one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) node: NodeRef,
+    pub(crate) session: u64,
+}
+
 /// A pod's ports by the word of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Word {
-    node: NodeRef,
+    by: Source,
     ports: Arc<Ports>,
 }
 
@@ -66,12 +77,13 @@ impl OpenPorts {
     /// What is known of a pod, provided that the node where it is said so.
     fn of(&self, key: &Key, node: &NodeRef) -> Option<Arc<Ports>> {
         let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
-        words.get(key).filter(|w| w.node == *node).map(|w| Arc::clone(&w.ports))
+        words.get(key).filter(|w| w.by.node == *node).map(|w| Arc::clone(&w.ports))
     }
 
-    fn put(&self, node: &NodeRef, pod: PodPorts) {
+    fn put(&self, by: &Source, pod: PodPorts) {
         let key = (pod.domain, pod.uid);
-        let word = Word { node: node.clone(), ports: Arc::new(pod.ports) };
+        let Some(ports) = tidy(pod.ports) else { return self.remove(by, key) };
+        let word = Word { by: by.clone(), ports: Arc::new(ports) };
         let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
         if words.get(&key) == Some(&word) {
             return;
@@ -81,26 +93,26 @@ impl OpenPorts {
         self.tell(key);
     }
 
-    fn remove(&self, node: &NodeRef, key: Key) {
+    fn remove(&self, by: &Source, key: Key) {
         let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
-        if words.get(&key).is_some_and(|w| w.node == *node) {
+        if words.get(&key).is_some_and(|w| w.by == *by) {
             words.remove(&key);
             drop(words);
             self.tell(key);
         }
     }
 
-    /// Forgets what a node said, but of these pods.
-    fn keep_only(&self, node: &NodeRef, keep: &[PodPorts]) {
+    /// Forgets what was said there, but of these pods.
+    fn keep_only(&self, by: &Source, keep: &[PodPorts]) {
         let kept = |key: &Key| keep.iter().any(|p| (&p.domain, &p.uid) == (&key.0, &key.1));
         let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<Key> = words
             .iter()
-            .filter(|(key, word)| word.node == *node && !kept(key))
+            .filter(|(key, word)| word.by == *by && !kept(key))
             .map(|(key, _)| key.clone())
             .collect();
         drop(words);
-        gone.into_iter().for_each(|key| self.remove(node, key));
+        gone.into_iter().for_each(|key| self.remove(by, key));
     }
 
     /// Nobody listening is no fault.
@@ -109,35 +121,40 @@ impl OpenPorts {
     }
 }
 
-/// Reads a node's report until its session ends.
-pub(crate) async fn collect(hub: &Hub, node: &NodeRef, sender: SendRequest<Body>) {
-    let open = &hub.inner.open_ports;
-    let _forget = Forget { open, node };
-    match read(open, node, sender).await {
-        Ok(()) => tracing::debug!(%node, "the report of ports ended"),
-        Err(error) => tracing::info!(%node, error, "no report of ports any more"),
+/// As [`Ports`] promises, whatever the node sent; `None`: too many.
+fn tidy(mut ports: Ports) -> Option<Ports> {
+    for list in [&mut ports.tcp, &mut ports.udp_vip] {
+        list.sort_unstable();
+        list.dedup();
+        list.retain(|port| *port != 0);
     }
-    // The session goes on without.
-    open.keep_only(node, &[]);
-    std::future::pending().await
+    (ports.tcp.len() + ports.udp_vip.len() <= MAX_PORTS).then_some(ports)
 }
 
-struct Forget<'a> {
+/// Reads a node's report, again when it ended, until dropped with its session.
+pub(crate) async fn collect(hub: &Hub, by: Source, sender: SendRequest<Body>) {
+    let words = Said { open: &hub.inner.open_ports, by };
+    loop {
+        let end = read(words.open, &words.by, sender.clone()).await;
+        tracing::debug!(node = %words.by.node, ?end, "a report of ports ended");
+        words.open.keep_only(&words.by, &[]);
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// What was said in a session goes with it.
+struct Said<'a> {
     open: &'a OpenPorts,
-    node: &'a NodeRef,
+    by: Source,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for Said<'_> {
     fn drop(&mut self) {
-        self.open.keep_only(self.node, &[]);
+        self.open.keep_only(&self.by, &[]);
     }
 }
 
-async fn read(
-    open: &OpenPorts,
-    node: &NodeRef,
-    mut sender: SendRequest<Body>,
-) -> Result<(), String> {
+async fn read(open: &OpenPorts, by: &Source, mut sender: SendRequest<Body>) -> Result<(), String> {
     let request = Request::get(format!("http://machine{}", machine::REPORT)).body(Body::empty());
     let request = request.map_err(|e| e.to_string())?;
     let answer = timeout(SILENCE, sender.send_request(request)).await;
@@ -147,36 +164,22 @@ async fn read(
     }
     let bytes = answer.into_body().into_data_stream().map_err(std::io::Error::other);
     let mut reader = BufReader::new(StreamReader::new(bytes));
-    let (mut line, mut silent) = (Vec::new(), false);
+    let mut line = Vec::new();
     loop {
         line.clear();
-        let n = {
-            let mut limited = (&mut reader).take(MAX_LINE);
-            let mut read = std::pin::pin!(limited.read_until(b'\n', &mut line));
-            match timeout(SILENCE, &mut read).await {
-                Ok(n) => n,
-                Err(_late) => {
-                    // It may still come, but what was said counts no longer.
-                    open.keep_only(node, &[]);
-                    silent = true;
-                    read.await
-                }
-            }
-        };
-        if n.map_err(|e| e.to_string())? == 0 {
+        let mut limited = (&mut reader).take(MAX_LINE);
+        let read = timeout(SILENCE, limited.read_until(b'\n', &mut line)).await;
+        if read.map_err(|_late| "silent")?.map_err(|e| e.to_string())? == 0 {
             return Ok(());
         }
-        if silent {
-            return Err("it was silent".to_owned());
-        }
         match serde_json::from_slice(&line).map_err(|e| e.to_string())? {
-            NodeUpdate::Snapshot { pods, .. } => {
-                open.keep_only(node, &pods);
-                pods.into_iter().for_each(|pod| open.put(node, pod));
+            NodeUpdate::Snapshot { pods } => {
+                open.keep_only(by, &pods);
+                pods.into_iter().for_each(|pod| open.put(by, pod));
             }
-            NodeUpdate::Pod { pod } => open.put(node, pod),
-            NodeUpdate::PodGone { domain, uid } => open.remove(node, (domain, uid)),
-            NodeUpdate::Direct { .. } | NodeUpdate::KeepAlive => {}
+            NodeUpdate::Pod { pod } => open.put(by, pod),
+            NodeUpdate::PodGone { domain, uid } => open.remove(by, (domain, uid)),
+            NodeUpdate::KeepAlive => {}
         }
     }
 }
@@ -209,16 +212,16 @@ impl Told {
         view: &[DomainRoutes],
     ) -> Vec<RouteUpdate> {
         let mut lines = Vec::new();
-        let mut seen = BTreeMap::new();
+        let mut seen = BTreeSet::new();
         for domain in view {
             for member in domain.members.iter().filter(|m| m.node != *node) {
                 let key = (domain.name.clone(), member.uid.clone());
-                seen.insert(key.clone(), ());
+                seen.insert(key.clone());
                 let ports = hub.inner.open_ports.of(&key, &member.node);
                 lines.extend(self.update(&key, ports));
             }
         }
-        let gone: Vec<Key> = self.0.keys().filter(|k| !seen.contains_key(*k)).cloned().collect();
+        let gone: Vec<Key> = self.0.keys().filter(|k| !seen.contains(*k)).cloned().collect();
         lines.extend(gone.into_iter().filter_map(|key| self.update(&key, None)));
         lines
     }
@@ -245,23 +248,51 @@ mod tests {
         PodPorts { domain: "d".parse().unwrap(), uid: uid.to_owned(), ports }
     }
 
+    fn source(node: &str, session: u64) -> Source {
+        Source { node: node.parse().unwrap(), session }
+    }
+
     #[test]
     fn a_node_is_believed_of_its_own_pods_until_it_is_gone() {
         let open = OpenPorts::default();
         let mut changes = open.subscribe();
-        let (here, other): (NodeRef, NodeRef) = ("a/n1".parse().unwrap(), "b/n1".parse().unwrap());
+        let (here, other) = (source("a/n1", 1), source("b/n1", 2));
         let key = ("d".parse().unwrap(), "u".to_owned());
         open.put(&here, pod("u", &[80]));
-        assert_eq!(open.of(&key, &here).unwrap().tcp, [80]);
-        assert_eq!(open.of(&key, &other), None, "the pod is elsewhere by now");
+        assert_eq!(open.of(&key, &here.node).unwrap().tcp, [80]);
+        assert_eq!(open.of(&key, &other.node), None, "the pod is elsewhere by now");
         open.put(&here, pod("u", &[80]));
         assert_eq!(changes.try_recv().unwrap().0, key);
         assert!(changes.try_recv().is_err(), "nothing new");
         open.remove(&other, key.clone());
         open.keep_only(&other, &[]);
-        assert!(open.of(&key, &here).is_some());
+        assert!(open.of(&key, &here.node).is_some());
         open.keep_only(&here, &[pod("v", &[])]);
-        assert_eq!(open.of(&key, &here), None);
+        assert_eq!(open.of(&key, &here.node), None);
         assert_eq!(changes.try_recv().unwrap().0, key);
+    }
+
+    #[test]
+    fn the_end_of_an_older_session_takes_nothing_from_the_newer_one() {
+        let open = OpenPorts::default();
+        let key = ("d".parse().unwrap(), "u".to_owned());
+        let (old, new) = (source("a/n1", 1), source("a/n1", 2));
+        open.put(&old, pod("u", &[80]));
+        open.put(&new, pod("u", &[81]));
+        drop(Said { open: &open, by: old });
+        assert_eq!(open.of(&key, &new.node).unwrap().tcp, [81]);
+        drop(Said { open: &open, by: new.clone() });
+        assert_eq!(open.of(&key, &new.node), None);
+    }
+
+    #[test]
+    fn whatever_a_node_sends_peers_get_a_short_and_tidy_list() {
+        let open = OpenPorts::default();
+        let (by, key) = (source("a/n1", 1), ("d".parse().unwrap(), "u".to_owned()));
+        open.put(&by, pod("u", &[81, 80, 0, 81]));
+        assert_eq!(open.of(&key, &by.node).unwrap().tcp, [80, 81]);
+        let all: Vec<u16> = (0..=u16::MAX).collect();
+        open.put(&by, pod("u", &all));
+        assert_eq!(open.of(&key, &by.node), None);
     }
 }

@@ -292,11 +292,12 @@ impl Hub {
         };
         self.inner.sessions.insert(role, machine, live)?;
         tracing::info!(role = word(role), %machine, %remote, "session opened");
+        let source = ports::Source { node: machine.clone(), session: id };
         let pushing = async {
             match role {
                 MachineRole::Node => tokio::select! {
                     () = push::routes(self, machine, sender.clone()) => {}
-                    () = ports::collect(self, machine, sender) => {}
+                    () = ports::collect(self, source, sender) => {}
                 },
                 MachineRole::Agent => std::future::pending().await,
             }

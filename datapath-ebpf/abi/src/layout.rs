@@ -146,8 +146,7 @@ pub struct Vip {
     pub real: Ip,
 }
 
-/// Key of `LISTEN` and `UDP_VIP` (value: `u64` count) and of the VIP-bound listeners' socket hash. In the mirror of another machine's
-/// pod every address is zero, and port zero says that its ports are known.
+/// Key of `LISTEN` and `UDP_VIP` (value: `u64` count) and of the VIP-bound listeners' socket hash.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Listener {
@@ -156,6 +155,19 @@ pub struct Listener {
     pub ip: Ip,
     pub port: u32,
     pub origin: u32,
+}
+
+/// Key of `MIRRORED`: an open port of a pod of another machine. A map of its own, so that what others say takes no room from
+/// this machine's listeners.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mirrored {
+    /// [`Vip::netns`].
+    pub pod: u64,
+    /// Zero: the pod's ports are known.
+    pub port: u32,
+    /// IPPROTO_TCP or IPPROTO_UDP.
+    pub protocol: u32,
 }
 
 /// What the hooks tell user space: look at this key of `LISTEN` (TCP) or `UDP_VIP` (UDP) again.
@@ -259,6 +271,7 @@ const _: () = {
     assert!(size_of::<VipKey>() == 20);
     assert!(size_of::<Vip>() == 8 + 4 * 4 + 16);
     assert!(size_of::<Listener>() == 8 + 16 + 8);
+    assert!(size_of::<Mirrored>() == 16);
     assert!(size_of::<Event>() == 8 + 16 + 8);
     assert!(size_of::<Bound>() == 16);
     assert!(size_of::<PortBlock>() == 8);

@@ -2,7 +2,8 @@
 #![expect(unsafe_code, reason = "aya::Pod is an unsafe marker trait")]
 
 use crate::layout::{
-    Counter, Dest, DirectFlow, GuardPod, Listener, Pod, Port, PortBlock, Refusal, Vip, VipKey,
+    Counter, Dest, DirectFlow, GuardPod, Listener, Mirrored, Pod, Port, PortBlock, Refusal, Vip,
+    VipKey,
 };
 
 macro_rules! plain {
@@ -13,4 +14,7 @@ macro_rules! plain {
     )* };
 }
 
-plain!(Counter, Dest, DirectFlow, GuardPod, Listener, Pod, Port, PortBlock, Refusal, Vip, VipKey);
+plain!(
+    Counter, Dest, DirectFlow, GuardPod, Listener, Mirrored, Pod, Port, PortBlock, Refusal, Vip,
+    VipKey
+);

@@ -43,6 +43,7 @@ pub(crate) struct Tables {
     pub(crate) refused: Table<abi::Port, abi::Refusal>,
     pub(crate) flows: Table<u64, abi::DirectFlow>,
     pub(crate) udp_vip: Table<abi::Listener, u64>,
+    pub(crate) mirrored: Table<abi::Mirrored, u8>,
     pub(crate) udp_seen: Table<abi::Port, u64>,
     pub(crate) ports: Table<abi::PortBlock, u64>,
 }
@@ -97,6 +98,7 @@ impl Datapath {
                 refused: Table::take(&mut ebpf, "REFUSED")?,
                 flows: Table::take(&mut ebpf, "FLOWS")?,
                 udp_vip: Table::take(&mut ebpf, "UDP_VIP")?,
+                mirrored: Table::take(&mut ebpf, "MIRRORED")?,
                 udp_seen: Table::take(&mut ebpf, "UDP_SEEN")?,
                 ports: Table::take(&mut ebpf, "PORTS")?,
             },

@@ -7,7 +7,7 @@
 //!   ├ set_vip / remove_vip / reconcile   VIP → deny, direct, relay
 //!   ├ attach_guard(netns, …) → Guard     sk_lookup of one pod; dropped = detached
 //!   ├ land(slot, listener)          where that guard lands relayed connections
-//!   ├ mirror(id, …), mirror_is_fresh what is open at pods of other machines
+//!   ├ mirror(id, …), trust_mirror    what is open at pods of other machines
 //!   └ take_events, listeners, direct_flows, counters  what the programs saw
 //! ```
 //!

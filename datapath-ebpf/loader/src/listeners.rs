@@ -13,7 +13,6 @@ use crate::{
     address::{address, words},
     datapath::Datapath,
     error::MapError,
-    mirror::MIRROR_BIT,
     pods::{DomainId, NetnsCookie},
     routes::monotonic_ns,
     table::Table,
@@ -108,7 +107,7 @@ const ANY: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 fn live(table: &Table<abi::Listener, u64>) -> Result<Vec<Listening>, MapError> {
     let entries = table.entries()?.into_iter();
-    let live = entries.filter(|(key, sockets)| *sockets > 0 && key.netns & MIRROR_BIT == 0);
+    let live = entries.filter(|(_, sockets)| *sockets > 0);
     Ok(live
         .map(|(key, sockets)| Listening {
             netns: NetnsCookie(key.netns),

@@ -48,7 +48,7 @@ pub enum Listeners {
     /// The peer's namespace is on this machine and its listeners are all known: the pod was set before its first process, or
     /// [`Datapath::seed_listeners`] was called.
     Here(NetnsCookie),
-    /// Its machine says, while [`Datapath::mirror`] and [`Datapath::mirror_is_fresh`] have what it says.
+    /// Its machine says, while [`Datapath::mirror`] has what it says and [`Datapath::trust_mirror`] lets it count.
     Mirror(MirrorId),
 }
 
@@ -77,7 +77,7 @@ impl Route {
         let (check, netns) = match listeners {
             Listeners::Unknown => (abi::CHECK_NONE, 0),
             Listeners::Here(netns) => (abi::CHECK_LISTENERS, netns.0),
-            Listeners::Mirror(id) => (abi::CHECK_MIRROR, id.key()),
+            Listeners::Mirror(id) => (abi::CHECK_MIRROR, id.0),
         };
         abi::Vip { netns, verdict, check, errno, pad: 0, real }
     }

@@ -14,7 +14,7 @@ use aya_ebpf::{
 
 use crate::layout::{
     Bound, Counter, Dest, DirectFlow, Event, Face, GuardPod, Ip, Listener, MAX_GUARDS,
-    MIRROR_FRESH_UNTIL, MIRROR_LOST, ORIGIN_HOOK, ORIGIN_USER, Pod, Port, PortBlock, Reason, Refusal, Vip, VipKey,
+    MIRROR_FRESH_UNTIL, MIRROR_LOST, Mirrored, ORIGIN_HOOK, ORIGIN_USER, Pod, Port, PortBlock, Reason, Refusal, Vip, VipKey,
 };
 
 const LAZY: u32 = BPF_F_NO_PREALLOC;
@@ -30,10 +30,13 @@ pub static VIPS: HashMap<VipKey, Vip> = HashMap::pinned(65536, LAZY);
 /// Real address of a member in this site → its virtual address.
 #[map]
 pub static REAL: HashMap<VipKey, Ip> = HashMap::pinned(65536, LAZY);
-/// Listeners in this node's pods → how many sockets; and the mirror of other machines' pods.
+/// Listeners in this node's pods → how many sockets.
 #[map]
-pub static LISTEN: HashMap<Listener, u64> = HashMap::pinned(131_072, LAZY);
-/// UDP ports with sockets that are bound to the VIP alone → how many; here and in the mirror.
+pub static LISTEN: HashMap<Listener, u64> = HashMap::pinned(65536, LAZY);
+/// What other machines say of their pods' ports.
+#[map]
+pub static MIRRORED: HashMap<Mirrored, u8> = HashMap::pinned(131_072, LAZY);
+/// UDP ports with sockets that are bound to the VIP alone → how many.
 #[map]
 pub static UDP_VIP: HashMap<Listener, u64> = HashMap::pinned(65536, LAZY);
 /// Members that spoke from a socket bound to their VIP → until when they are answered there.
@@ -117,30 +120,33 @@ pub fn vip_of(domain: u32, ip: Ip) -> Option<Ip> {
 
 /// Whether the hooks or user space know a listener there.
 #[inline(always)]
-pub fn listening(mut at: Listener) -> bool {
-    at.origin = ORIGIN_HOOK;
-    if counted(&LISTEN, &at) {
-        return true;
-    }
-    at.origin = ORIGIN_USER;
-    counted(&LISTEN, &at)
+pub fn listening(at: Listener) -> bool {
+    counted(&LISTEN, at)
 }
 
 /// Whether a UDP socket of `netns` is bound to the VIP and this port.
 #[inline(always)]
 pub fn udp_on_vip(netns: u64, port: u32) -> bool {
-    let mut at = Listener { netns, ip: [0; 4], port, origin: ORIGIN_HOOK };
-    if counted(&UDP_VIP, &at) {
-        return true;
-    }
-    at.origin = ORIGIN_USER;
-    counted(&UDP_VIP, &at)
+    counted(&UDP_VIP, Listener { netns, ip: [0; 4], port, origin: ORIGIN_HOOK })
 }
 
 #[inline(always)]
-fn counted(map: &HashMap<Listener, u64>, at: &Listener) -> bool {
+fn counted(map: &HashMap<Listener, u64>, mut at: Listener) -> bool {
+    at.origin = ORIGIN_HOOK;
     // SAFETY: a counter read.
+    if unsafe { map.get(at) }.is_some_and(|n| *n > 0) {
+        return true;
+    }
+    at.origin = ORIGIN_USER;
+    // SAFETY: as above.
     unsafe { map.get(at) }.is_some_and(|n| *n > 0)
+}
+
+/// Whether its machine says that this is open.
+#[inline(always)]
+pub fn mirrored(pod: u64, port: u32, protocol: u32) -> bool {
+    // SAFETY: the value says nothing.
+    unsafe { MIRRORED.get(Mirrored { pod, port, protocol }) }.is_some()
 }
 
 /// Adds one to a count, or takes one away, and says so to user space.

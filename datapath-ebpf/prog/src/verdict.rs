@@ -13,7 +13,7 @@ use crate::{
         POD_PORTS, Port, Reason, VERDICT_DIRECT, VERDICT_RELAY, Vip, VipKey,
     },
     maps::{
-        REFUSED, UDP_SEEN, VIPS, count, feature, listening, mirror_is_fresh, pod, port_allowed, udp_on_vip, vip_of,
+        REFUSED, UDP_SEEN, VIPS, count, feature, listening, mirror_is_fresh, mirrored, pod, port_allowed, udp_on_vip, vip_of,
     },
     name::{face, forget, remember},
 };
@@ -22,6 +22,8 @@ const EACCES: u32 = 13;
 const ECONNREFUSED: u32 = 111;
 const EHOSTUNREACH: u32 = 113;
 const SOCK_STREAM: u32 = 1;
+const TCP: u32 = 6;
+const UDP: u32 = 17;
 
 pub enum Verdict {
     /// The destination stays: not ours, the own VIP, or the guard lands it.
@@ -94,7 +96,7 @@ fn is_answer(ctx: &SockAddrContext, domain: u32) -> bool {
 fn datagram(ctx: &SockAddrContext, face: &Face, domain: u32, vip: &Vip, to: Port) -> Verdict {
     if vip.verdict == VERDICT_DIRECT
         && !bound_to(ctx, &face.vip)
-        && !udp_on_vip(vip.netns, to.port)
+        && !bound_there(vip, to.port)
         && !seen_on_vip(&to)
     {
         count(domain, Reason::Direct);
@@ -102,6 +104,16 @@ fn datagram(ctx: &SockAddrContext, face: &Face, domain: u32, vip: &Vip, to: Port
     }
     count(domain, Reason::Datagram);
     Verdict::Pass
+}
+
+/// Whether the peer has a socket on that port that is bound to its VIP.
+#[inline(always)]
+fn bound_there(vip: &Vip, port: u32) -> bool {
+    match vip.check {
+        CHECK_LISTENERS => udp_on_vip(vip.netns, port),
+        CHECK_MIRROR => mirrored(vip.netns, port, UDP),
+        _ => false,
+    }
 }
 
 /// Whether that member spoke from its VIP a moment ago.
@@ -148,14 +160,14 @@ const UNKNOWN: u32 = 2;
 /// Whether anyone in the peer's namespace listens where this connection would arrive.
 #[inline(always)]
 fn open(vip: &Vip, ip: Ip, port: u32) -> u32 {
-    let mut at = Listener { netns: vip.netns, ip: [0; 4], port, origin: ORIGIN_HOOK };
     if vip.check == CHECK_MIRROR {
-        if listening(at) {
+        if mirrored(vip.netns, port, TCP) {
             return OPEN;
         }
-        at.port = 0;
-        return if listening(at) && mirror_is_fresh() { CLOSED } else { UNKNOWN };
+        let known = mirrored(vip.netns, 0, TCP) && mirror_is_fresh();
+        return if known { CLOSED } else { UNKNOWN };
     }
+    let mut at = Listener { netns: vip.netns, ip: [0; 4], port, origin: ORIGIN_HOOK };
     if vip.check != CHECK_LISTENERS {
         return UNKNOWN;
     }

@@ -95,8 +95,9 @@ impl Deliver for Delivery {
         dst: SocketAddr,
     ) -> BoxFuture<'a, Result<TcpStream, Reason>> {
         Box::pin(async move {
-            let result = match check(&self.keeper.view(), domain, peer, src, dst) {
-                Ok(_) if !allows(&self.keeper.view(), domain, dst) => Err(Reason::Denied),
+            let view = self.keeper.view();
+            let result = match check(&view, domain, peer, src, dst) {
+                Ok(_) if !allows(&view, domain, dst) => Err(Reason::Denied),
                 Ok(cookie) => self.connect(cookie, src, dst).await,
                 Err(reason) => Err(reason),
             };
@@ -171,6 +172,26 @@ pub(crate) mod tests {
         };
         view.pods.insert("here".into(), Arc::new(pod));
         view
+    }
+
+    #[test]
+    fn a_port_that_the_domain_does_not_list_is_not_reached() {
+        let mut view = view();
+        let (domain, at) = ("d".parse().unwrap(), |port| SocketAddr::from(([10, 2, 0, 1], port)));
+        assert!(allows(&view, &domain, at(7001)), "no list");
+        assert!(!allows(&view, &"nowhere".parse().unwrap(), at(7001)));
+        restrict(&mut view, "7000-7001");
+        let allowed = [6999, 7000, 7001, 7002].map(|port| allows(&view, &domain, at(port)));
+        assert_eq!(allowed, [false, true, true, false]);
+    }
+
+    /// Lets Domain `d` of [`view`] be reached on these ports only.
+    pub(crate) fn restrict(view: &mut View, ports: &str) {
+        let RouteUpdate::Snapshot { mut domains } = view.table.snapshot() else { panic!() };
+        for domain in domains.iter_mut().filter(|d| d.name.as_str() == "d") {
+            domain.allowed_ports = Some(vec![ports.parse().unwrap()]);
+        }
+        view.table.apply(RouteUpdate::Snapshot { domains }).unwrap();
     }
 
     #[test]

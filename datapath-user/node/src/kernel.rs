@@ -192,7 +192,7 @@ pub trait Kernel: Send + Sync + 'static {
     ) -> Result<(), KernelError>;
 
     /// What is known of other machines' ports counts for this long from now.
-    fn mirror_is_fresh(&self, within: Duration);
+    fn trust_mirror(&self, within: Duration);
 
     /// Of which sockets something changed from now on; the first caller has it. Must be called inside a runtime.
     fn changes(&self) -> Option<BoxStream<'static, Changed>>;

@@ -36,12 +36,12 @@ impl Mirror {
 
     /// A line of the hub came: what it said before still counts.
     pub fn confirmed(&self) {
-        self.kernel.mirror_is_fresh(FRESH);
+        self.kernel.trust_mirror(FRESH);
     }
 
     /// The hub is gone: nothing counts until it is back.
-    pub fn stale(&self) {
-        self.kernel.mirror_is_fresh(Duration::ZERO);
+    pub fn distrust(&self) {
+        self.kernel.trust_mirror(Duration::ZERO);
     }
 
     /// A new stream begins: the hub tells everything again.
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(held(), None);
         mirror.confirmed();
         assert_eq!(kernel.state.lock().unwrap().fresh, FRESH);
-        mirror.stale();
+        mirror.distrust();
         assert_eq!(kernel.state.lock().unwrap().fresh, Duration::ZERO);
     }
 }

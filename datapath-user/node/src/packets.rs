@@ -25,7 +25,7 @@ use crate::{
     kernel::Kernel,
     landing::Open,
     packets::{header::Header, table::PacketFlows},
-    plan::desired::DomainId,
+    plan::{desired::DomainId, table::Domain},
     refusals::Refusals,
 };
 
@@ -64,14 +64,15 @@ pub enum Target {
 }
 
 /// # Errors
-/// [`Reason::Denied`] when the source is not the pod's own address or no longer its own, [`Reason::HostUnreachable`] when nobody holds the target.
+/// [`Reason::Denied`] when the source is not the pod's own address or no longer its own, or the Domain does not allow the port, [`Reason::HostUnreachable`] when nobody holds the target.
 pub fn outgoing(view: &View, pod: &LocalPod, me: &NodeRef, h: &Header) -> Result<Target, Reason> {
     let attached = &pod.attached;
     let domain = view.table.domain(&attached.domain).ok_or(Reason::HostUnreachable)?;
     let to = domain.holder(h.dst.ip()).ok_or(Reason::HostUnreachable)?;
     // A pod whose address was withdrawn still has it on its interface.
     let own = domain.member(&attached.uid).map(|m| m.vip);
-    if Some(h.src.ip()) != own || !view.pods.contains_key(&attached.uid) {
+    let is_own = Some(h.src.ip()) == own && view.pods.contains_key(&attached.uid);
+    if !is_own || !allowed(domain, h) {
         return Err(Reason::Denied);
     }
     if to.node != *me {
@@ -82,9 +83,9 @@ pub fn outgoing(view: &View, pod: &LocalPod, me: &NodeRef, h: &Header) -> Result
 }
 
 /// Whether the Domain allows the port, or the packet may be an answer from one that it allows. Later fragments and echoes have none.
-fn allowed(view: &View, domain: &DomainName, h: &Header) -> bool {
+fn allowed(domain: &Domain, h: &Header) -> bool {
     let port_less = h.protocol != Protocol::Udp || (h.src.port() == 0 && h.dst.port() == 0);
-    port_less || deliver::allows(view, domain, h.dst) || deliver::allows(view, domain, h.src)
+    port_less || domain.allows(h.dst.port()) || domain.allows(h.src.port())
 }
 
 /// Both directions of this machine's pods.
@@ -114,13 +115,11 @@ impl Packets {
         // Routers and neighbours are looked for on every interface: that is nobody's loss.
         let Some(h) = header::parse(packet) else { return };
         let domain = &pod.attached.domain;
-        let target = outgoing(&self.keeper.view(), pod, self.keeper.me(), &h);
+        let view = self.keeper.view();
+        let target = outgoing(&view, pod, self.keeper.me(), &h);
         let left = match target {
             Ok(Target::Peer(peer)) => relay.send_packet(domain, &peer, packet),
-            Ok(Target::Here(cookie)) => {
-                self.answer_there(&self.keeper.view(), domain, &h);
-                self.inject(cookie, h.dst.ip(), packet)
-            }
+            Ok(Target::Here(cookie)) => self.deliver(&view, cookie, domain, &h, packet),
             Err(reason) => return Refusals::count(&self.refusals, reason),
         };
         if left {
@@ -137,7 +136,7 @@ impl Packets {
         };
         let view = self.keeper.view();
         match deliver::check(&view, domain, peer, h.src, h.dst) {
-            Ok(_) if !allowed(&view, domain, &h) => {
+            Ok(_) if !view.table.domain(domain).is_some_and(|d| allowed(d, &h)) => {
                 Refusals::count(&self.refusals, Reason::Denied);
             }
             Ok(cookie) if self.deliver(&view, cookie, domain, &h, packet) => {
@@ -208,7 +207,8 @@ pub(crate) fn no_such_pod() -> io::Error {
 mod tests {
     use super::*;
     use crate::{
-        deliver::tests::view,
+        deliver::tests::{restrict, view},
+        kernel::fake::Fake,
         packets::header::{parse, tests::udp},
     };
 
@@ -234,5 +234,33 @@ mod tests {
         withdrawn.pods.clear();
         let header = parse(&udp("10.2.0.1", "10.2.0.2")).unwrap();
         assert_eq!(outgoing(&withdrawn, pod, &me, &header), Err(Reason::Denied));
+    }
+
+    #[test]
+    fn a_datagram_goes_to_a_port_that_the_domain_lists_or_answers_from_one() {
+        let (mut view, me) = (view(), "s1/n1".parse().unwrap());
+        let header = parse(&udp("10.2.0.1", "10.2.0.2")).unwrap();
+        let mut to = |ports: &str| {
+            restrict(&mut view, ports);
+            outgoing(&view, view.pods.get("here").unwrap(), &me, &header)
+        };
+        // The datagram is from port 7 to port 9.
+        assert!(to("9").is_ok() && to("7").is_ok());
+        assert_eq!(to("8"), Err(Reason::Denied));
+    }
+
+    #[tokio::test]
+    async fn the_hook_hears_once_of_a_socket_on_the_vip_of_its_own_site() {
+        let kernel = Arc::new(Fake::default());
+        let (keeper, _inbox) = Keeper::new("s1/n1".parse().unwrap());
+        let mut view = view();
+        view.ids.assign(&"d".parse().unwrap());
+        let (keeper, _views) = keeper.with_view(view);
+        let packets = Packets::new(keeper, Arc::<Fake>::clone(&kernel) as _, Arc::default());
+        let domain = "d".parse().unwrap();
+        for (node, src) in [("s2/n1", "10.2.0.2"), ("s1/n2", "10.2.0.3"), ("s1/n2", "10.2.0.3")] {
+            packets.from_peer(&domain, &node.parse().unwrap(), &udp(src, "10.2.0.1"));
+        }
+        assert_eq!(kernel.state.lock().unwrap().log, ["on vip 10.2.0.3:7"]);
     }
 }

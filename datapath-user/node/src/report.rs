@@ -83,7 +83,7 @@ fn updates(told: Option<&Open>, open: &Open) -> Vec<NodeUpdate> {
         ports: ports.clone(),
     };
     let Some(told) = told else {
-        return vec![NodeUpdate::Snapshot { pods: open.iter().map(pod).collect(), direct: vec![] }];
+        return vec![NodeUpdate::Snapshot { pods: open.iter().map(pod).collect() }];
     };
     let gone = told.keys().filter(|key| !open.contains_key(*key));
     let gone =

@@ -97,14 +97,7 @@ fn refuse(status: StatusCode, reason: &str, message: impl Into<String>) -> Refus
 /// with a snapshot.
 async fn routes(State(app): State<App>, body: Body) -> Result<StatusCode, Refused> {
     let generation = app.stream.fetch_add(1, Ordering::SeqCst) + 1;
-    let end = read_routes(&app, generation, body).await;
-    if app.stream.load(Ordering::SeqCst) == generation {
-        app.mirror.stale();
-    }
-    end
-}
-
-async fn read_routes(app: &App, generation: u64, body: Body) -> Result<StatusCode, Refused> {
+    let _end = End { app: &app, generation };
     let bytes = body.into_data_stream().map_err(std::io::Error::other).boxed();
     let mut reader = StreamReader::new(bytes);
     let (mut line, mut first) = (Vec::new(), true);
@@ -130,9 +123,14 @@ async fn read_routes(app: &App, generation: u64, body: Body) -> Result<StatusCod
             app.mirror.forget_all();
         }
         app.mirror.confirmed();
-        if let RouteUpdate::Ports { domain, uid, ports } = update {
-            app.mirror.say(domain, uid, ports);
-            continue;
+        // The keeper works through all it has with every update: these are none of its business.
+        match update {
+            RouteUpdate::KeepAlive => continue,
+            RouteUpdate::Ports { domain, uid, ports } => {
+                app.mirror.say(domain, uid, ports);
+                continue;
+            }
+            _ => {}
         }
         let result = app.keeper.update(update).await;
         let result = result
@@ -140,6 +138,20 @@ async fn read_routes(app: &App, generation: u64, body: Body) -> Result<StatusCod
         let lost = |e: &UpdateError| matches!(e, UpdateError::UnknownDomain { .. });
         if let Some(e) = result.err().and_then(|all| all.into_iter().find(lost)) {
             return Err(refuse(StatusCode::CONFLICT, "out-of-step", e.to_string()));
+        }
+    }
+}
+
+/// However the newest stream ends, by an answer or with its connection: nobody tells of ports then.
+struct End<'a> {
+    app: &'a App,
+    generation: u64,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        if self.app.stream.load(Ordering::SeqCst) == self.generation {
+            self.app.mirror.distrust();
         }
     }
 }

@@ -19,7 +19,7 @@ fn remote(port: u16) -> SocketAddr {
 
 /// [`REMOTE`] is relayed and its machine says what listens there.
 fn mirrored(lab: &Lab) -> Result<MirrorId> {
-    let id = MirrorId::new(42);
+    let id = MirrorId(42);
     let route = Route::Relay { listeners: Listeners::Mirror(id) };
     lab.datapath()?.set_vip(DOMAIN, REMOTE.parse()?, route)?;
     Ok(id)
@@ -31,7 +31,7 @@ fn a_port_where_nobody_listens_far_away_is_refused_here_and_at_once() -> Result<
     let (relay, id, dp) = (lab.land()?, mirrored(&lab)?, lab.datapath()?);
     let open = Some(Open { tcp: &[80, 8080], udp_on_vip: &[] });
     dp.mirror(id, None, open)?;
-    dp.mirror_is_fresh(FOREVER)?;
+    dp.trust_mirror(FOREVER)?;
     assert_eq!(errno(&lab.a.connect(remote(81))), REFUSED);
     assert_eq!(lab.count(Reason::NoListener)?, 1);
     for port in [80, 8080] {
@@ -54,19 +54,20 @@ fn what_is_unknown_or_stale_refuses_nothing() -> Result<()> {
         lab.a.connect(remote(81))?;
         accept(&relay).map(drop)
     };
-    dp.mirror_is_fresh(FOREVER)?;
+    dp.trust_mirror(FOREVER)?;
     passes()?;
     let none = Some(Open::default());
     dp.mirror(id, None, none)?;
     assert_eq!(errno(&lab.a.connect(remote(81))), REFUSED);
-    dp.mirror_is_fresh(Duration::ZERO)?;
+    dp.trust_mirror(Duration::ZERO)?;
     passes()?;
-    dp.mirror_is_fresh(FOREVER)?;
+    dp.trust_mirror(FOREVER)?;
     assert_eq!(errno(&lab.a.connect(remote(81))), REFUSED);
     dp.mirror(id, none, None)?;
     passes()?;
     dp.mirror(id, None, none)?;
-    dp.sweep_mirror(&std::collections::BTreeSet::new())?;
+    dp.forget_mirror()?;
+    dp.trust_mirror(FOREVER)?;
     passes()?;
     assert_eq!(lab.count(Reason::NoListener)?, 2);
     Ok(())
@@ -169,10 +170,19 @@ fn a_datagram_for_a_socket_that_is_bound_to_its_vip_leaves_for_the_node() -> Res
         drop(twin);
         client.send_to(b"x", to)?;
         assert_eq!(lab.count(Reason::Direct)?, direct + 1);
+        // Bound on another machine of the site.
+        let id = MirrorId(43);
+        let real = if wide { lab.b.real6() } else { lab.b.real };
+        let route = |listeners| Route::Direct { real, listeners };
+        lab.datapath()?.set_vip(DOMAIN, vip, route(Listeners::Mirror(id)))?;
+        lab.datapath()?.mirror(id, None, Some(Open { tcp: &[], udp_on_vip: &[9500] }))?;
+        client.send_to(b"x", to)?;
+        assert_eq!(lab.count(Reason::Datagram)?, left + 3);
+        lab.datapath()?.set_vip(DOMAIN, vip, route(Listeners::Here(lab.b.cookie)))?;
         // One that was heard of by what it sent is answered there.
         lab.datapath()?.answer_on_vip(DOMAIN, to, FOREVER)?;
         client.send_to(b"x", to)?;
-        assert_eq!(lab.count(Reason::Datagram)?, left + 3);
+        assert_eq!(lab.count(Reason::Datagram)?, left + 4);
         lab.datapath()?.answer_on_vip(DOMAIN, to, Duration::ZERO)?;
     }
     Ok(())

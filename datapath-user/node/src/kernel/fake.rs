@@ -165,7 +165,7 @@ impl Kernel for Fake {
         Ok(())
     }
 
-    fn mirror_is_fresh(&self, within: Duration) {
+    fn trust_mirror(&self, within: Duration) {
         self.state.lock().unwrap().fresh = within;
     }
 

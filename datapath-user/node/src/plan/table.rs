@@ -146,8 +146,8 @@ impl RouteTable {
     pub fn apply(&mut self, update: RouteUpdate) -> Result<(), Vec<UpdateError>> {
         let mut errors = Vec::new();
         match update {
-            // Not of the routes: `crate::mirror` and the carriers take them.
-            RouteUpdate::Ports { .. } | RouteUpdate::Node { .. } | RouteUpdate::KeepAlive => {}
+            // Not of the routes: the session keeps them from here.
+            RouteUpdate::Ports { .. } | RouteUpdate::KeepAlive => {}
             RouteUpdate::Snapshot { domains } => {
                 self.domains = domains
                     .into_iter()

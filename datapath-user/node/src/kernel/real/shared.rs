@@ -1,0 +1,278 @@
+//! What the machine holds, and what is done to it: maps, and pods in their namespaces.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::AsFd as _,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use control_api::{attach::INTERFACE, session::ProbeHop};
+use datapath_loader::{
+    Datapath, Denial, DomainId as KernelDomain, Face, Guard, GuardConfig, Listeners as Listening,
+    MapError, MirrorId, NetnsCookie, PodEntry, Route,
+};
+use datapath_net::{
+    netlink::Netlink, netns::Netns, packet::Injector, procfs, sockets::landing_listener,
+    stock::Stock, vip::VipInterface,
+};
+
+use crate::{
+    kernel::{Cause, Join, KernelError},
+    observe::hop,
+    packets::no_such_pod,
+    plan::{
+        desired::{Desired, DomainId, Listeners, Pod, Way},
+        diff::Op,
+    },
+};
+
+/// How long the hook repeats a far end's refusal.
+const REFUSAL_TTL: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) datapath: Datapath,
+    /// By namespace cookie.
+    pub(super) pods: Mutex<BTreeMap<u64, Standing>>,
+    /// What the maps hold, for the probe.
+    pub(super) ways: Mutex<BTreeMap<(DomainId, IpAddr), Way>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Standing {
+    guard: Guard,
+    netns: Arc<Netns>,
+    stock: Arc<Stock>,
+    pub(super) injector: Injector,
+    landing: SocketAddr,
+}
+
+pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn entry(pod: &Pod) -> Result<PodEntry, Cause> {
+    let face = Face {
+        vip: pod.vip,
+        real: pod.real.filter(|real| real.is_ipv4() == pod.vip.is_ipv4()),
+        network: pod.cidr.first_address(),
+        prefix_length: pod.cidr.network_length(),
+    };
+    let entry = PodEntry::new(KernelDomain(pod.domain.0), [face])?;
+    Ok(if pod.restricted { entry.restricted() } else { entry })
+}
+
+fn interface(pod: &Pod) -> VipInterface {
+    VipInterface {
+        name: INTERFACE.to_owned(),
+        vip: pod.vip,
+        network: pod.cidr.first_address(),
+        prefix_length: pod.cidr.network_length(),
+    }
+}
+
+fn route(way: Way) -> Route {
+    let known = |listeners| match listeners {
+        Listeners::Here(cookie) => Listening::Here(NetnsCookie(cookie)),
+        Listeners::There(number) => Listening::Mirror(MirrorId(number)),
+    };
+    match way {
+        Way::Direct { real, listeners } => Route::Direct { real, listeners: known(listeners) },
+        Way::Relay { listeners } => Route::Relay { listeners: known(listeners) },
+    }
+}
+
+pub(super) fn step(join: &Join, step: &'static str) -> impl Fn(Cause) -> KernelError + use<> {
+    let uid = join.uid.clone();
+    move |source| KernelError::Pod { uid: uid.clone(), step, source }
+}
+
+impl Shared {
+    pub(super) fn netns(&self, cookie: u64) -> io::Result<Arc<Netns>> {
+        self.place(cookie).map(|(netns, _)| netns)
+    }
+
+    /// The pod's namespace, and where the relay's listener is in it.
+    fn place(&self, cookie: u64) -> io::Result<(Arc<Netns>, SocketAddr)> {
+        let pods = lock(&self.pods);
+        let standing = pods.get(&cookie).ok_or_else(no_such_pod)?;
+        Ok((Arc::clone(&standing.netns), standing.landing))
+    }
+
+    pub(super) fn stock(&self, cookie: u64) -> io::Result<Arc<Stock>> {
+        lock(&self.pods).get(&cookie).map(|s| Arc::clone(&s.stock)).ok_or_else(no_such_pod)
+    }
+
+    /// Landing listener, guard, interface and route, in this order; all or nothing.
+    pub(super) fn join(&self, join: &Join) -> Result<std::net::TcpListener, KernelError> {
+        let opened = Netns::open(&join.netns).map_err(|e| step(join, "its namespace")(e.into()))?;
+        let opened = Arc::new(opened);
+        let fd = opened.as_fd();
+        let up = |e: datapath_net::netlink::NetlinkError| step(join, "loopback")(e.into());
+        Netlink::in_netns(fd).and_then(|mut n| n.set_up("lo")).map_err(up)?;
+        let listener = landing_listener(fd, join.pod.vip)
+            .map_err(|e| step(join, "the relay's listener")(e.into()))?;
+        let landing =
+            listener.local_addr().map_err(|e| step(join, "the relay's listener")(e.into()))?;
+        let injector =
+            Injector::open(fd).map_err(|e| step(join, "its socket for packets")(e.into()))?;
+        let netns = NetnsCookie(join.cookie);
+        let pod = entry(&join.pod).map_err(step(join, "its addresses"))?;
+        let guard = self
+            .datapath
+            .attach_guard(fd, GuardConfig { netns, pod })
+            .map_err(|e| step(join, "its guard")(e.into()))?;
+        let stand = || {
+            let landed = self.datapath.land(guard.slot(), &listener);
+            landed.map_err(|e| step(join, "landing on the relay's listener")(e.into()))?;
+            let rl0 = interface(&join.pod).ensure(fd);
+            rl0.map_err(|e| step(join, "interface rl0")(e.into()))?;
+            let seeded = self.seed(join.cookie, &opened, join.pod.vip, landing);
+            seeded.map_err(step(join, "its listeners"))
+        };
+        if let Err(e) = stand() {
+            // The route goes before the guard in every case; while it stands the guard must.
+            match interface(&join.pod).remove(fd) {
+                Ok(()) => drop(guard.detach()),
+                Err(error) => {
+                    tracing::error!(pod = join.uid, %error, "rl0 cannot be taken away again");
+                    let stock = Arc::new(Stock::new(Arc::clone(&opened)));
+                    let netns = Arc::clone(&opened);
+                    let standing = Standing { guard, netns, stock, injector, landing };
+                    lock(&self.pods).insert(join.cookie, standing);
+                }
+            }
+            return Err(e);
+        }
+        let stock = Arc::new(Stock::new(Arc::clone(&opened)));
+        let netns = opened;
+        lock(&self.pods).insert(join.cookie, Standing { guard, netns, stock, injector, landing });
+        Ok(listener)
+    }
+
+    /// Listeners that are older than the hooks or the pod's entry. The relay's own is not the pod's.
+    fn seed(
+        &self,
+        cookie: u64,
+        netns: &Netns,
+        vip: IpAddr,
+        landing: SocketAddr,
+    ) -> Result<(), Cause> {
+        let mut found = procfs::listeners(netns.as_fd())?;
+        found.retain(|at| *at != landing);
+        self.datapath.seed_listeners(NetnsCookie(cookie), found)?;
+        let bound = procfs::udp_sockets(netns.as_fd())?.into_iter();
+        let ports = bound.filter(|at| at.ip() == vip).map(|at| at.port());
+        self.datapath.seed_udp_on_vip(NetnsCookie(cookie), ports)?;
+        Ok(())
+    }
+
+    pub(super) fn leave(&self, join: &Join) -> Result<(), KernelError> {
+        let Some(standing) = lock(&self.pods).remove(&join.cookie) else { return Ok(()) };
+        let removed = interface(&join.pod).remove(standing.netns.as_fd());
+        if let Err(e) = removed {
+            // With the route still there, the guard must stay; it goes with the namespace.
+            let error = step(join, "taking interface rl0 away")(e.into());
+            lock(&self.pods).insert(join.cookie, standing);
+            return Err(error);
+        }
+        standing.guard.detach().map_err(|e| step(join, "detaching its guard")(e.into()))
+    }
+
+    pub(super) fn apply(&self, op: &Op) -> Result<(), Cause> {
+        let dp = &self.datapath;
+        let domain = |d: &DomainId| KernelDomain(d.0);
+        match op {
+            Op::PutReal(d, real, vip) => dp.set_real(domain(d), *real, *vip)?,
+            Op::DeleteReal(d, real) => drop(dp.remove_real(domain(d), *real)?),
+            Op::PutVip(d, vip, way) => {
+                dp.set_vip(domain(d), *vip, route(*way))?;
+                lock(&self.ways).insert((*d, *vip), *way);
+            }
+            Op::DeleteVip(d, vip) => {
+                dp.remove_vip(domain(d), *vip)?;
+                lock(&self.ways).remove(&(*d, *vip));
+            }
+            Op::PutPod(cookie, pod) => {
+                dp.set_pod(NetnsCookie(*cookie), &entry(pod)?)?;
+                // Sockets that began to listen between joining and this moment.
+                let (netns, landing) = self.place(*cookie)?;
+                self.seed(*cookie, &netns, pod.vip, landing)?;
+            }
+            Op::DeletePod(cookie) => dp.remove_pod(NetnsCookie(*cookie))?,
+            Op::PutPorts(d, allowed) => {
+                let ranges: Vec<_> = allowed.iter().map(|r| r.first..=r.last).collect();
+                dp.set_ports(domain(d), &ranges)?;
+            }
+            Op::DeletePorts(d) => dp.set_ports(domain(d), &[])?,
+            Op::WriteHosts { .. } => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn sweep(&self, keep: &Desired) -> Result<(), MapError> {
+        let dp = &self.datapath;
+        let mut domains: BTreeSet<KernelDomain> =
+            keep.vips.keys().map(|(d, _)| KernelDomain(d.0)).collect();
+        for (cookie, pod) in dp.pods()? {
+            domains.insert(pod.domain());
+            if !keep.pods.contains_key(&cookie.0) {
+                dp.remove_pod(cookie)?;
+            }
+        }
+        for domain in domains {
+            let own = |d: &DomainId| d.0 == domain.0;
+            let routes: BTreeMap<IpAddr, Route> = keep
+                .vips
+                .iter()
+                .filter(|((d, _), _)| own(d))
+                .map(|((_, vip), way)| (*vip, route(*way)))
+                .collect();
+            dp.reconcile(domain, &routes)?;
+            // Addresses that several pods share have no name here.
+            for route in routes.values() {
+                let Route::Direct { real, .. } = route else { continue };
+                if !keep.reals.contains_key(&(DomainId(domain.0), *real)) {
+                    dp.remove_real(domain, *real)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn pod_checks(&self, join: &Join) -> Vec<ProbeHop> {
+        let Ok((netns, landing)) = self.place(join.cookie) else {
+            return vec![hop("guard", false, "not attached")];
+        };
+        let detail = format!("attached to network namespace {}", join.cookie);
+        let mut checks = vec![hop("guard", true, detail)];
+        let index = Netlink::in_netns(netns.as_fd()).and_then(|mut n| n.index(INTERFACE));
+        checks.push(match index {
+            Ok(Some(_)) => hop(INTERFACE, true, join.pod.vip.to_string()),
+            Ok(None) => hop(INTERFACE, false, "somebody removed it"),
+            Err(e) => hop(INTERFACE, false, e.to_string()),
+        });
+        checks.push(match procfs::listeners(netns.as_fd()) {
+            Ok(all) if all.contains(&landing) => hop("relay listener", true, landing.to_string()),
+            Ok(_) => hop("relay listener", false, format!("nothing listens on {landing}")),
+            Err(e) => hop("relay listener", false, e.to_string()),
+        });
+        checks
+    }
+
+    pub(super) fn remember_refusal(&self, domain: DomainId, to: SocketAddr, errno: i32) {
+        // Only what is true of the far end whoever asks.
+        let denial = match io::Error::from_raw_os_error(errno).kind() {
+            io::ErrorKind::ConnectionRefused => Denial::Refused,
+            io::ErrorKind::HostUnreachable => Denial::Unreachable,
+            _ => return,
+        };
+        let done = self.datapath.remember_refusal(KernelDomain(domain.0), to, denial, REFUSAL_TTL);
+        if let Err(e) = done {
+            tracing::debug!(%to, error = %e, "refusal not remembered");
+        }
+    }
+}
