@@ -79,7 +79,9 @@ fn checked(
     let out = out?;
     let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
     ensure!(out.status.success() && said.contains(" checks, 0 failed"), "{said}");
-    p.machines.iter_mut().try_for_each(|m| m.node.check().and_then(|()| Process::check(&mut m.agent)))
+    p.machines
+        .iter_mut()
+        .try_for_each(|m| m.node.check().and_then(|()| Process::check(&mut m.agent)))
 }
 
 fn both_names((name, site, _): (&str, &str, usize)) -> String {

@@ -187,3 +187,26 @@ def all_of_them(number, count):
             expect(s.recv(1), b"x")
             s.close()
     return f"{time.monotonic() - start:.1f} s"
+
+
+@check
+def own_listeners_at_the_ports_of_a_peer():
+    """Every pod of a service uses one port, as client and as server: while connected, and after."""
+    for reuse in (True, False):
+        with dial(ECHO) as s:
+            bound(ECHO, reuse)
+            echoes(s)
+        bound(ECHO, reuse)
+    with dial(ON_VIP) as s:  # the peer ends first
+        s.sendall(b"x")
+        s.shutdown(socket.SHUT_WR)
+        s.recv(1)
+    bound(ON_VIP, True)
+
+
+def bound(number, reuse):
+    for host in (Here.any, Here.own):
+        with socket.socket(Here.family) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+            s.bind((host, number))
+            s.listen()
