@@ -61,6 +61,9 @@ fn checked(
     let [server, asker] =
         [SERVER, client].map(|(name, _, machine)| pod(p, machine, &format!("j-{name}-0")));
     let (server, asker) = (server?, asker?);
+    // Sites choose their private addresses without knowing of each other.
+    let same = server.real == asker.real;
+    ensure!(same == (from == From::OtherSite), "real addresses {} {}", server.real, asker.real);
     let script = probe_directory(p, "conformance")?;
     let go = go_program(p)?;
     let with = |c: &mut Command| {

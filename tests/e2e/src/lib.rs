@@ -2,6 +2,7 @@
 //! so `cargo xtask test e2e` builds those first.
 
 pub mod conformance;
+pub mod load;
 
 use std::{
     fs,

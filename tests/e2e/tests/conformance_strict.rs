@@ -12,6 +12,9 @@ const TRUE_EVERYWHERE: &[&str] =
     &["a_datagram_says_which_address_it_was_sent_to", "the_error_queue_names_the_peer"];
 const DENIED: &[&str] = &["a_port_that_is_not_allowed_is_denied"];
 const PORTS: &str = "10.98.0.0/24, allowedPorts: [\"22\", \"9001-9199\"]";
+/// Where the machines' pods have their real addresses, at every site.
+const PODS: &str = "10.244.0.0/24";
+const BASIC: &[&str] = &["echo_and_eof", "names_on_both_ends", "a_connected_datagram_socket"];
 const V6: &str = "fd00:98::/64";
 /// Volume is for the other family.
 const LESS: &[(&str, &str)] = &[("MIB", "16"), ("SHORT", "1000")];
@@ -66,4 +69,14 @@ fn an_ipv6_domain_within_a_site_is_a_network() -> Result<()> {
 #[test]
 fn an_ipv6_domain_between_sites_is_a_network() -> Result<()> {
     run_in(V6, From::OtherSite, &[], LESS)
+}
+
+#[test]
+fn a_domain_may_use_the_pods_own_range_within_a_site() -> Result<()> {
+    run_in(PODS, From::SameSite, BASIC, &[])
+}
+
+#[test]
+fn a_domain_may_use_the_pods_own_range_between_sites() -> Result<()> {
+    run_in(PODS, From::OtherSite, BASIC, &[])
 }
