@@ -114,9 +114,8 @@ impl Bench {
             }
             if let Err(e) = steps.step(told, |bar| work(&mut lab, &mut found, bar)) {
                 test_kit::lab::interrupted()?;
-                let e = lab.product.explain(e);
-                eprintln!("{name}: {e:#}");
                 found.failed.push(format!("{name}: {}", e.root_cause()));
+                eprintln!("{name}: {:#}", lab.product.explain(e));
             }
         }
         drop(lab);

@@ -83,8 +83,14 @@ impl Link for Silence {
         let script = if up {
             "delete table inet cut"
         } else {
-            "table inet cut { chain all { type filter hook forward priority -10;
-                iifname to-edge drop; oifname to-edge drop; } }"
+            r#"table inet cut {
+                chain passing {
+                    type filter hook forward priority -10
+                    iifname "to-edge" drop
+                    oifname "to-edge" drop
+                }
+            }
+            "#
         };
         let router = format!("--net=/run/netns/{}-inet", lab.product.lab.id());
         let mut c = cmd("nsenter", [router.as_str(), "nft", "-f", "-"]);

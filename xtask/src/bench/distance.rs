@@ -1,6 +1,9 @@
 //! The same over distance: a delay line between one site and the rest.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result};
+use test_kit::wait::eventually;
 
 use super::{
     Found, bulk,
@@ -41,6 +44,19 @@ pub(super) fn set(lab: &mut Lab, s: Setting) -> Result<()> {
     line.set(&lab.product, s)
 }
 
+/// Lets the edge's node make its carriers anew: TCP suits itself to the path on which a connection begins, and no
+/// path of these changes under its users.
+fn renew(lab: &mut Lab, relay: &Path) -> Result<()> {
+    let machine = lab.product.machines.get_mut(lab::ROBOT_1).context("the edge")?;
+    machine.node.stop(Duration::from_secs(10))?;
+    lab.product.start_node(lab::ROBOT_1)?;
+    eventually("the edge to be back", Duration::from_secs(60), || {
+        lab.product.alive()?;
+        Ok(lab.traffic(relay, &["probe", "turn", "--count", "10"]).ok())
+    })?;
+    Ok(())
+}
+
 /// The line's own word: a byte there and back over TCP without us, which must be the delay twice.
 fn round_trip_ms(lab: &Lab, raw: &Path) -> Result<f64> {
     let v = lab.traffic(raw, &["probe", "turn", "--count", "10"])?;
@@ -54,8 +70,7 @@ pub(super) fn run(lab: &mut Lab, found: &mut Found, bar: &Progress) -> Result<()
     bar.length(all.len() as u64, Unit::Items);
     for (n, setting) in all.into_iter().enumerate() {
         set(lab, setting)?;
-        // The carrier notices the new path, or is made anew.
-        lab.traffic(&relay, &["probe", "turn", "--count", "10"])?;
+        renew(lab, &relay)?;
         let line = setting.name();
         if setting.delay_ms > 0 && setting.loss_percent == 0.0 {
             let (rtt, twice) = (round_trip_ms(lab, &raw)?, f64::from(2 * setting.delay_ms));
@@ -66,7 +81,7 @@ pub(super) fn run(lab: &mut Lab, found: &mut Found, bar: &Progress) -> Result<()
         }
         if setting.mbit == 1000 {
             let (rounds, count) = if setting.delay_ms == 50 { (3, "5") } else { (3, "15") };
-            let all = latency::measure(lab, &paths, (rounds, count), &Progress::silent())?;
+            let all = latency::measure(lab, &paths, &latency::KINDS, (rounds, count), &Progress::silent())?;
             latency::put(found, &line, &paths, &all);
             if setting == FAR {
                 let get = |path| all.get(&(path, "first_byte")).context("a series");

@@ -87,8 +87,8 @@ pub(super) const RELAY: &str = "RLark relay via the hub";
 pub(super) struct Lab {
     pub(super) peers: Vec<Peer>,
     paths: Vec<Path>,
-    /// Servers outside pods, and the line.
-    pub(super) beside: Vec<Process>,
+    /// The server without us.
+    _beside: Process,
     pub(super) line: Option<super::line::Plugged>,
     /// A holder of idle flows.
     pub(super) holders: Vec<Holder>,
@@ -106,7 +106,7 @@ impl Lab {
         Ok(Self {
             peers: vec![],
             paths,
-            beside: vec![raw],
+            _beside: raw,
             line: None,
             holders: vec![],
             product: p,

@@ -16,7 +16,9 @@ use crate::ui::{Progress, Unit};
 const ROUNDS: usize = 10;
 /// Samples of a round.
 const COUNT: &str = "150";
-const KINDS: [&str; 3] = ["flow", "turn", "datagram"];
+pub(super) const KINDS: [&str; 3] = ["flow", "turn", "datagram"];
+/// Without datagrams.
+pub(super) const OF_FLOWS: [&str; 2] = ["flow", "turn"];
 
 /// By path and what was measured.
 pub(super) type All = BTreeMap<(&'static str, &'static str), Series>;
@@ -26,23 +28,24 @@ pub(super) fn samples(v: &Value, name: &str) -> Vec<f64> {
     v[name].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
 }
 
-/// Every kind over every path, in turns.
+/// Some kinds over every path, in turns.
 pub(super) fn measure(
     lab: &Lab,
     paths: &[Path],
+    kinds: &[&str],
     (rounds, count): (usize, &str),
     bar: &Progress,
 ) -> Result<All> {
     let mut all = All::new();
     bar.length(rounds as u64, Unit::Items);
     for round in 0..rounds {
-        for kind in KINDS {
+        for kind in kinds {
             for path in paths {
                 let found = lab.traffic(path, &["probe", kind, "--count", count])?;
                 let mut add = |what, from| {
                     all.entry((path.name, what)).or_default().round(samples(&found, from));
                 };
-                match kind {
+                match *kind {
                     "flow" => {
                         add("connect", "connect_us");
                         add("first_byte", "us");
@@ -77,7 +80,7 @@ pub(super) fn run(lab: &mut Lab, found: &mut Found, bar: &Progress) -> Result<()
     for path in &paths {
         lab.traffic(path, &["probe", "turn", "--count", "50"])?;
     }
-    let all = measure(lab, &paths, (ROUNDS, COUNT), bar)?;
+    let all = measure(lab, &paths, &KINDS, (ROUNDS, COUNT), bar)?;
     put(found, "", &paths, &all);
     let get = |path, what| all.get(&(path, what)).context("a series");
     let extra = |ours, raw, what| -> Result<(f64, usize, f64)> {

@@ -1,0 +1,79 @@
+//! Getting programs from the ordinary registries: Debian's packages, crates.io, Go modules.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use test_kit::command::{cmd, on_path, output};
+
+use super::{ALL, Peer};
+
+/// Where they are kept.
+fn tools() -> PathBuf {
+    crate::root().join("target/tools/peers")
+}
+
+/// A program that was installed here.
+pub(super) fn program(name: &str) -> String {
+    tools().join("bin").join(name).display().to_string()
+}
+
+fn there(name: &str) -> bool {
+    tools().join("bin").join(name).is_file()
+}
+
+/// Installs what is missing and gives what can be run. What cannot be had is noted with the reason.
+pub(in super::super) fn install(notes: &mut Vec<String>) -> Vec<Peer> {
+    let mut all = Vec::new();
+    for peer in ALL {
+        match (peer.install)() {
+            Ok(()) => all.push(peer),
+            Err(e) => {
+                let why = format!("{e:#}");
+                let why = why.lines().next_back().unwrap_or_default();
+                notes.push(format!("{}: not installed: {why}", peer.name));
+            }
+        }
+    }
+    // Needs protoc and builds a fifth of a thousand crates: half an hour of both cores of a small machine.
+    notes.push("EasyTier: not installed: building its crate takes longer than the bench".into());
+    all
+}
+
+/// A Debian package, for one of its programs.
+pub(super) fn debian(program: &str, package: &str) -> Result<()> {
+    if on_path(program) || std::path::Path::new("/usr/sbin").join(program).is_file() {
+        return Ok(());
+    }
+    output(&mut cmd("apt-get", ["update", "-qq"]))?;
+    let mut c = cmd("apt-get", ["install", "-y", "-qq", "--no-install-recommends", package]);
+    // Whatever it brings must not be started on this machine.
+    c.env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
+    output(&mut c).map(drop)
+}
+
+/// A crate's program.
+pub(super) fn cargo(program: &str, words: &[&str]) -> Result<()> {
+    if there(program) {
+        return Ok(());
+    }
+    let mut c = cmd("cargo", ["install", "--quiet", "--locked", "--root"]);
+    output(c.arg(tools()).args(words)).map(drop)
+}
+
+/// Programs of a Go module that is described here, since it replaces modules of its own.
+pub(super) fn go(module: &str, packages: &[(&str, &str)], source: &str) -> Result<()> {
+    if packages.iter().all(|(name, _)| there(name)) {
+        return Ok(());
+    }
+    ensure!(on_path("go"), "no go here");
+    let dir = tools().join("src").join(source);
+    std::fs::create_dir_all(&dir)?;
+    std::fs::create_dir_all(tools().join("bin"))?;
+    std::fs::write(dir.join("go.mod"), module)?;
+    for (name, package) in packages {
+        let mut c = cmd("go", ["build", "-mod=mod", "-o"]);
+        c.arg(program(name)).arg(package).current_dir(&dir);
+        output(&mut c)?;
+    }
+    Ok(())
+}
