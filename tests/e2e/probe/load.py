@@ -176,7 +176,8 @@ def idle(flow):
 
 
 def writing(flow, s):
-    """Another thread's work: the reader must not wait for it."""
+    """Another thread's work: the reader must not wait for it. Afterwards `written` says how it went."""
+    flow.failed = None
 
     def write():
         sent = 0
@@ -185,38 +186,42 @@ def writing(flow, s):
                 s.sendall(piece(sent, PIECE))
                 sent += PIECE
             s.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # the reader sees it as well, and says it
+        except OSError as e:
+            flow.failed = e
         flow.sent = sent
 
-    t = threading.Thread(target=write)
-    t.start()
-    return t
+    flow.writer = threading.Thread(target=write)
+    flow.writer.start()
+
+
+def written(flow):
+    """A reset is told once: who wrote may have heard of it, and the reader of an end only."""
+    flow.writer.join()
+    if flow.failed:
+        raise flow.failed
+    if flow.sent != flow.bytes:
+        flow.wrong(f"{flow.bytes} of {flow.sent}")
 
 
 def stream(flow):
     s = dial(b"e")
-    t = writing(flow, s)
+    writing(flow, s)
     while part := s.recv(PIECE):
         if part != piece(flow.bytes, len(part)):
             flow.wrong(f"echo at {flow.bytes}")
         flow.moved(len(part))
-    t.join()
-    if flow.sent != flow.bytes:
-        flow.wrong(f"{flow.bytes} of {flow.sent} came back")
+    written(flow)
 
 
 def up(flow):
     s = dial(b"u")
-    t = writing(flow, s)
+    writing(flow, s)
     while head := s.recv(8, socket.MSG_WAITALL):
         total = struct.unpack("Q", head.ljust(8, b"\xff"))[0]
         if total <= flow.bytes:
             flow.wrong(f"the server got something else after {flow.bytes}")
         flow.moved(total - flow.bytes)
-    t.join()
-    if flow.sent != flow.bytes:
-        flow.wrong(f"{flow.bytes} of {flow.sent} arrived")
+    written(flow)
 
 
 def down(flow):
