@@ -1,10 +1,7 @@
 //! Where the programs are: a directory of unpacked Debian packages and a virtual environment of Python, both outside
 //! the checkout and visible to pods.
 
-use std::{
-    env, fs,
-    path::PathBuf,
-};
+use std::{env, fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -65,6 +62,12 @@ impl Packages {
         let found = dirs.iter().map(|d| d.join(name)).find(|p| p.is_file());
         let found = found.with_context(|| format!("no {name} in {}", self.dir.display()))?;
         Ok(found.display().to_string())
+    }
+
+    /// A file of a Debian package, by its path below `/`.
+    #[must_use]
+    pub fn file(&self, path: &str) -> PathBuf {
+        self.debian().join(path)
     }
 
     /// A program of a Python package.

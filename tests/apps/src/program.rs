@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
     time::{Duration, Instant},
 };
@@ -75,10 +75,16 @@ impl Program {
     }
 
     fn last_words(&self) -> String {
-        let said = self.said();
-        let lines: Vec<&str> = said.lines().collect();
-        lines.iter().skip(lines.len().saturating_sub(60)).copied().collect::<Vec<_>>().join("\n")
+        last_lines(&self.log, 60)
     }
+}
+
+/// The end of a log, or nothing.
+pub(crate) fn last_lines(log: &Path, lines: usize) -> String {
+    let said = fs::read(log).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let all: Vec<&str> = said.lines().collect();
+    all.iter().skip(all.len().saturating_sub(lines)).copied().collect::<Vec<_>>().join("\n")
 }
 
 impl Drop for Program {

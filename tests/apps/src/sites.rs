@@ -1,10 +1,10 @@
 //! Two sites behind NATs, one Domain, and pods in which a test starts programs by hand.
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
-    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -18,7 +18,7 @@ use test_kit::{
 
 use crate::{
     packages::{Kind, PYTHON, Packages},
-    program::Program,
+    program::{Program, last_lines},
 };
 
 const JOB: &str = "apps";
@@ -62,7 +62,7 @@ pub struct Sites {
     pub product: Product,
     pub packages: Packages,
     pods: BTreeMap<&'static str, RunningPod>,
-    started: AtomicU32,
+    logs: RefCell<Vec<PathBuf>>,
 }
 
 /// Runs `test` over two sites with these pods; a failure is shown with the ends of the product's logs.
@@ -72,11 +72,14 @@ pub fn between_sites(
 ) -> Result<()> {
     let packages = Packages::open()?;
     let product = test_e2e::two_sites()?;
-    let mut sites = Sites { product, packages, pods: BTreeMap::new(), started: AtomicU32::new(0) };
+    let mut sites = Sites { product, packages, pods: BTreeMap::new(), logs: RefCell::default() };
     let outcome = sites.start_pods(pods).and_then(|()| test(&mut sites));
     // What ended by itself is a failure, whatever the programs say.
     let outcome = outcome.and_then(|()| sites.product.alive());
-    outcome.map_err(|e| sites.product.explain(e))
+    outcome.map_err(|e| {
+        let e = e.context(sites.last_words());
+        sites.product.explain(e)
+    })
 }
 
 impl Sites {
@@ -122,8 +125,19 @@ impl Sites {
 
     /// Starts what [`Self::command`] made.
     pub fn start(&self, name: &str, command: Command) -> Result<Program> {
-        let n = self.started.fetch_add(1, Ordering::Relaxed);
-        Program::start(name, command, self.product.lab.dir().join(format!("{n}-{name}.log")))
+        let mut logs = self.logs.borrow_mut();
+        let log = self.product.lab.dir().join(format!("{}-{name}.log", logs.len()));
+        logs.push(log.clone());
+        Program::start(name, command, log)
+    }
+
+    /// The ends of what all programs have said: one often fails because of another.
+    fn last_words(&self) -> String {
+        let mut all = String::new();
+        for log in self.logs.borrow().iter() {
+            all += &format!("\n── {}:\n{}\n", log.display(), last_lines(log, 20));
+        }
+        all
     }
 
     /// A file of `tests/apps/probe` where pods see it.

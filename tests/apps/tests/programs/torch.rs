@@ -55,15 +55,15 @@ fn start_in_random_order(s: &Sites) -> Result<Vec<Program>> {
         Err(_) => rand::random::<u64>(),
     };
     let mut random = StdRng::seed_from_u64(seed);
-    let mut order = [0, 1, 2, 3];
+    let mut order: Vec<(usize, &str)> = RANKS.iter().map(|(pod, _)| *pod).enumerate().collect();
     order.shuffle(&mut random);
-    report("PyTorch", &format!("seed {seed}: ranks start in the order {order:?}"));
+    let shown: Vec<&str> = order.iter().map(|(_, pod)| *pod).collect();
+    report("PyTorch", &format!("seed {seed}: ranks start in the order {}", shown.join(" ")));
     let script = s.probe("all_reduce.py")?;
     let python = s.packages.torch_python();
     let idle = IDLE.as_secs().to_string();
     let mut ranks = Vec::new();
-    for rank in order {
-        let pod = RANKS[rank].0;
+    for (rank, pod) in order {
         let mut c = s.command(pod, Kind::Debian, [&*python, &script, MIB, &idle])?;
         c.env("MASTER_ADDR", s.host("r0")).env("MASTER_PORT", PORT);
         c.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.len().to_string());
