@@ -11,10 +11,12 @@ use crate::scene::{BUSY, NEAR, Scene};
 
 const FAR: &str = "ping:2 stream:2 up:2 down:2 idle:2 udp";
 
+type Step = fn(&Product) -> Result<()>;
+
 pub(crate) fn away(p: &mut Product) -> Result<()> {
     let scene = Scene::start(p, NEAR, FAR)?;
     // What can be heard of is healed soon; silence must be told from a slow path first.
-    let steps: [(&str, fn(&Product) -> Result<()>, f64); 5] = [
+    let steps: [(&str, Step, f64); 5] = [
         ("the site was cut off for twenty seconds", cut_off, 10.0),
         ("the NAT forgot", |p| rebind(p, "20000-29999"), 5.0),
         ("the NAT forgot again", |p| rebind(p, "30000-39999"), 5.0),
