@@ -65,8 +65,7 @@ pub(super) fn stream(
 }
 
 pub(super) fn run(lab: &mut Lab, found: &mut Found, bar: &Progress) -> Result<()> {
-    let names =
-        [lab::RAW_NEAR, lab::DIRECT, lab::RAW_SITE, lab::SEALED, lab::RAW_HUB, lab::RELAY];
+    let names = [lab::RAW_NEAR, lab::DIRECT, lab::RAW_SITE, lab::SEALED, lab::RAW_HUB, lab::RELAY];
     let paths = lab.paths(&names)?;
     let mut all: BTreeMap<(&str, &str), Series> = BTreeMap::new();
     let mut costs: BTreeMap<&str, Cost> = BTreeMap::new();

@@ -134,14 +134,15 @@ pub(super) fn run(lab: &mut Lab, found: &mut Found, bar: &Progress) -> Result<()
     }
     let n = resumed.len();
     let worst_raw = percentile(resumptions(&beside, &back), 50);
-    for (what, percent) in [("resumed after a cut.p50_ms", 50), ("resumed after a cut.p99_ms", 99)] {
+    for (what, percent) in [("resumed after a cut.p50_ms", 50), ("resumed after a cut.p99_ms", 99)]
+    {
         found.rows.put("", relay.row(), what, percentile(resumed.clone(), percent));
         let raw_value = percentile(resumptions(&beside, &back), percent);
         found.rows.put("", raw.row(), what, raw_value);
     }
-    found.figures.push(
-        figure("cut.resume_ms", percentile(resumed, 99), n).beside("raw p50", worst_raw),
-    );
+    found
+        .figures
+        .push(figure("cut.resume_ms", percentile(resumed, 99), n).beside("raw p50", worst_raw));
     #[expect(clippy::cast_precision_loss, reason = "a small number")]
     found.figures.push(figure("cut.flows_lost", lost as f64, ours.len()));
     Ok(())

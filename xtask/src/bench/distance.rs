@@ -81,12 +81,19 @@ pub(super) fn run(lab: &mut Lab, found: &mut Found, bar: &Progress) -> Result<()
         }
         if setting.mbit == 1000 {
             let (rounds, count) = if setting.delay_ms == 50 { (3, "5") } else { (3, "15") };
-            let all = latency::measure(lab, &paths, &latency::KINDS, (rounds, count), &Progress::silent())?;
+            let all = latency::measure(
+                lab,
+                &paths,
+                &latency::KINDS,
+                (rounds, count),
+                &Progress::silent(),
+            )?;
             latency::put(found, &line, &paths, &all);
             if setting == FAR {
                 let get = |path| all.get(&(path, "first_byte")).context("a series");
                 let (ours, r) = (get(lab::RELAY)?, get(lab::RAW_HUB)?);
-                let rtt = all.get(&(lab::RAW_HUB, "request_response")).context("a series")?.median();
+                let rtt =
+                    all.get(&(lab::RAW_HUB, "request_response")).context("a series")?.median();
                 found.figures.push(
                     figure("relay.first_byte.50ms.rtts", ours.median() / rtt, ours.samples())
                         .beside("raw", r.median() / rtt),

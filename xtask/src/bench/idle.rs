@@ -1,6 +1,9 @@
 //! What it costs to do nothing: processor time of idle pods and flows, memory of idle flows.
 
-use std::{fs, time::{Duration, Instant}};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
 use test_kit::wait::{eventually, pause};
@@ -40,7 +43,8 @@ pub(super) fn cores(lab: &mut Lab, found: &mut Found, _: &Progress) -> Result<()
 fn release(lab: &mut Lab) -> Result<()> {
     lab.holders.clear();
     eventually("the idle flows to be gone", Duration::from_secs(30), || {
-        let all: usize = lab.nodes().iter().filter_map(|pid| descriptors(*pid).ok()).max().unwrap_or(0);
+        let all: usize =
+            lab.nodes().iter().filter_map(|pid| descriptors(*pid).ok()).max().unwrap_or(0);
         Ok((all < 500).then_some(()))
     })
 }
@@ -59,7 +63,8 @@ fn resident_kib(pid: u32) -> Result<f64> {
 pub(super) fn memory(lab: &mut Lab, found: &mut Found, _: &Progress) -> Result<()> {
     let relay = lab.path(lab::RELAY)?;
     let nodes = lab.nodes();
-    let both: Vec<u32> = [lab::GPU_1, lab::ROBOT_1].iter().filter_map(|m| nodes.get(*m).copied()).collect();
+    let both: Vec<u32> =
+        [lab::GPU_1, lab::ROBOT_1].iter().filter_map(|m| nodes.get(*m).copied()).collect();
     let measured = |pids: &[u32]| pids.iter().map(|p| resident_kib(*p)).collect::<Result<Vec<_>>>();
     // So that buffers which stay are there before.
     let few = Holder::start(lab, &relay, 100)?;
@@ -69,8 +74,7 @@ pub(super) fn memory(lab: &mut Lab, found: &mut Found, _: &Progress) -> Result<(
     pause(Duration::from_secs(1));
     let after = measured(&both)?;
     #[expect(clippy::cast_precision_loss, reason = "a small number")]
-    let each: Vec<f64> =
-        after.iter().zip(&before).map(|(a, b)| (a - b) / FLOWS as f64).collect();
+    let each: Vec<f64> = after.iter().zip(&before).map(|(a, b)| (a - b) / FLOWS as f64).collect();
     for (which, kib) in ["server's node", "client's node"].into_iter().zip(&each) {
         found.rows.put("", relay.row(), &format!("idle flow, {which}, KiB"), *kib);
     }

@@ -103,14 +103,7 @@ impl Lab {
         });
         let paths = ready.and_then(|()| paths(&p)).map_err(|e| p.explain(e))?;
         let raw = raw_server(&p)?;
-        Ok(Self {
-            peers: vec![],
-            paths,
-            _beside: raw,
-            line: None,
-            holders: vec![],
-            product: p,
-        })
+        Ok(Self { peers: vec![], paths, _beside: raw, line: None, holders: vec![], product: p })
     }
 
     pub(super) fn path(&self, name: &str) -> Result<Path> {

@@ -73,8 +73,7 @@ pub(super) fn put(found: &mut Found, line: &str, paths: &[Path], all: &All) {
 }
 
 pub(super) fn run(lab: &mut Lab, found: &mut Found, bar: &Progress) -> Result<()> {
-    let names =
-        [lab::RAW_NEAR, lab::DIRECT, lab::RAW_SITE, lab::SEALED, lab::RAW_HUB, lab::RELAY];
+    let names = [lab::RAW_NEAR, lab::DIRECT, lab::RAW_SITE, lab::SEALED, lab::RAW_HUB, lab::RELAY];
     let paths = lab.paths(&names)?;
     // Carriers are made when they are first needed; that is not what is measured.
     for path in &paths {

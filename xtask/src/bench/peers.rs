@@ -2,8 +2,8 @@
 //! ordinary registries when asked for. Each is set up as its manual says, encrypted where it can be.
 
 mod frp;
-mod registry;
 mod rathole;
+mod registry;
 mod ssh;
 mod wireguard;
 
@@ -142,7 +142,8 @@ pub(super) fn near(lab: &mut Lab, found: &mut Found, bar: &Progress) -> Result<(
         let all = latency::measure(lab, &paths, kinds, (5, "100"), &Progress::silent())?;
         latency::put(found, "", &paths, &all);
         let (before, mut bytes) = (running.seconds()?, 0.0);
-        for (way, flows, rounds) in [("up", "1", 3), ("down", "1", 3), ("up", "64", 1), ("down", "64", 1)]
+        for (way, flows, rounds) in
+            [("up", "1", 3), ("down", "1", 3), ("up", "64", 1), ("down", "64", 1)]
         {
             let mut series = Series::default();
             for _ in 0..rounds {
@@ -175,7 +176,12 @@ pub(super) fn far(lab: &mut Lab, found: &mut Found, bar: &Progress) -> Result<()
         for way in ["up", "down"] {
             let words = [way, "--warm-up-ms", "4000", "--window-ms", "4000"];
             let mbps = bulk::stream(lab, path, &words, None)? * 1e3;
-            found.rows.put(&line, path.row(), &format!("1 flow {way}, Mbit/s"), percentile(vec![mbps], 50));
+            found.rows.put(
+                &line,
+                path.row(),
+                &format!("1 flow {way}, Mbit/s"),
+                percentile(vec![mbps], 50),
+            );
         }
         Ok(())
     })
@@ -191,8 +197,8 @@ fn each(
     bar.length(lab.peers.len() as u64, Unit::Items);
     for (n, peer) in lab.peers.clone().iter().enumerate() {
         bar.at(n as u64, peer.name);
-        let done = up(lab, peer)
-            .and_then(|(running, path)| work(lab, found, peer, &running, &path));
+        let done =
+            up(lab, peer).and_then(|(running, path)| work(lab, found, peer, &running, &path));
         if let Err(e) = done {
             test_kit::lab::interrupted()?;
             found.notes.push(format!("{}: could not be measured: {e:#}", peer.name));

@@ -26,9 +26,8 @@ impl Series {
 
     /// The median over the rounds of what `f` makes of both medians.
     pub(super) fn paired(&self, raw: &Self, f: impl Fn(f64, f64) -> f64) -> f64 {
-        let medians = |s: &Self| -> Vec<f64> {
-            s.rounds.iter().map(|r| percentile(r.clone(), 50)).collect()
-        };
+        let medians =
+            |s: &Self| -> Vec<f64> { s.rounds.iter().map(|r| percentile(r.clone(), 50)).collect() };
         let pairs = medians(self).into_iter().zip(medians(raw));
         percentile(pairs.map(|(ours, raw)| f(ours, raw)).collect(), 50)
     }

@@ -30,7 +30,7 @@ pub(super) fn start(lab: &Lab, running: &mut Running) -> Result<String> {
     let dir = lab.product.lab.dir();
     let server = format!("bindAddr = \"{HUB}\"\nproxyBindAddr = \"{HUB}\"\nbindPort = 7820\n");
     let client = format!(
-        "serverAddr = \"{HUB}\"\nserverPort = 7820\n[[proxies]]\nname = \"bench\"\ntype = \"tcp\"\n\
+        "serverAddr = \"{HUB}\"\nserverPort = 7820\nloginFailExit = false\n[[proxies]]\nname = \"bench\"\ntype = \"tcp\"\n\
          localIP = \"127.0.0.1\"\nlocalPort = 7998\nremotePort = 7821\n\
          transport.useEncryption = true\n"
     );

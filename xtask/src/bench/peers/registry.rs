@@ -28,8 +28,11 @@ pub(in super::super) fn install(notes: &mut Vec<String>) -> Vec<Peer> {
         match (peer.install)() {
             Ok(()) => all.push(peer),
             Err(e) => {
-                let why = format!("{e:#}");
-                let why = why.lines().next_back().unwrap_or_default();
+                let all = format!("{e:#}");
+                // A compiler says first what is wrong.
+                let why =
+                    all.lines().find(|l| l.starts_with("error")).or_else(|| all.lines().next());
+                let why = why.unwrap_or_default();
                 notes.push(format!("{}: not installed: {why}", peer.name));
             }
         }
@@ -56,7 +59,7 @@ pub(super) fn cargo(program: &str, words: &[&str]) -> Result<()> {
     if there(program) {
         return Ok(());
     }
-    let mut c = cmd("cargo", ["install", "--quiet", "--locked", "--root"]);
+    let mut c = cmd("cargo", ["install", "--quiet", "--root"]);
     output(c.arg(tools()).args(words)).map(drop)
 }
 

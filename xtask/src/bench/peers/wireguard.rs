@@ -1,10 +1,6 @@
 //! WireGuard in user space: the hub is a router between the two machines.
 
-use std::{
-    io::Write as _,
-    process::Stdio,
-    time::Duration,
-};
+use std::{io::Write as _, process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use test_kit::{
