@@ -10,7 +10,8 @@ sent. When the file STOP appears, flows finish what they have begun and all is s
 | stream | 2 MB/s to the server and back, pipelined |
 | up, down | 2 MB/s one way |
 | idle | nothing, then one message at the end |
-| connect | a new connection at a time, each with one message to and fro |
+| connect | a new connection at a time, each with one message to and fro; a pause |
+| rush | the same without the pause |
 | udp, icmp | a datagram to and fro every 50 ms |
 """
 
@@ -245,9 +246,13 @@ def down(flow):
         flow.wrong(f"{flow.bytes} came, {held} was the total")
 
 
-def connect(flow):
+def rush(flow):
+    connect(flow, 0)
+
+
+def connect(flow, pause=0.05):
     i = 0
-    while not stopped.wait(0.05):
+    while not stopped.wait(pause):
         start = time.time()
         try:
             with socket.create_connection((HOST, PORT), 60) as s:

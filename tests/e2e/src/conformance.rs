@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Result, ensure};
 use test_kit::{
     command::{cmd, on_path, output},
-    process::Process,
+    pod::RunningPod,
     product::Product,
     wait::eventually,
 };
@@ -18,6 +18,8 @@ use test_kit::{
 use crate::{PYTHON, pod, probe_directory};
 
 const LIMIT: Duration = Duration::from_secs(30);
+/// The subnet of Domains whose subnet does not matter.
+pub const V4: &str = "10.98.0.0/24";
 
 /// Where the checks are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,83 +30,99 @@ pub enum From {
     OtherSite,
 }
 
-/// What a pod is called, at which site, on which machine.
+impl From {
+    /// What the pod is called, at which site, on which machine.
+    const fn client(self) -> (&'static str, &'static str, usize) {
+        match self {
+            Self::SameSite => ("near", "cloud", 0),
+            Self::OtherSite => ("far", "edge", 1),
+        }
+    }
+}
+
 const SERVER: (&str, &str, usize) = ("server", "cloud", 0);
 
 /// Two sites, a pod that serves, and the checks with these names (or all but the strict ones) in
 /// another.
 pub fn run(from: From, names: &[&str], env: &[(&str, &str)]) -> Result<()> {
-    run_in("10.98.0.0/24", from, names, env)
+    run_in(V4, from, names, env)
 }
 
 /// As [`run`], in a Domain with this subnet (and, after a comma, more of its specification).
 pub fn run_in(cidr: &str, from: From, names: &[&str], env: &[(&str, &str)]) -> Result<()> {
     let mut p = crate::two_sites()?;
-    let result = checked(&mut p, cidr, from, names, env);
-    result.map_err(|e| p.explain(e))
+    let checked = Probe::start(&mut p, cidr, &[from]).and_then(|probe| {
+        probe.check(&p, from, names, env)?;
+        p.alive()
+    });
+    checked.map_err(|e| p.explain(e))
 }
 
-fn checked(
-    p: &mut Product,
-    cidr: &str,
-    from: From,
-    names: &[&str],
-    env: &[(&str, &str)],
-) -> Result<()> {
-    let client = match from {
-        From::SameSite => ("near", "cloud", 0),
-        From::OtherSite => ("far", "edge", 1),
-    };
-    let job = crate::idle_job("j", "d", &[(SERVER.0, SERVER.1), (client.0, client.1)]);
-    p.apply(&(crate::domain("d", cidr) + &job))?;
-    crate::phase(p, "j", "Running", LIMIT)?;
-    let [server, asker] =
-        [SERVER, client].map(|(name, _, machine)| pod(p, machine, &format!("j-{name}-0")));
-    let (server, asker) = (server?, asker?);
-    // Sites choose their private addresses without knowing of each other.
-    let same = server.real == asker.real;
-    ensure!(same == (from == From::OtherSite), "real addresses {} {}", server.real, asker.real);
-    let script = probe_directory(p, "conformance")?;
-    let go = go_program(p)?;
-    let with = |c: &mut Command| {
-        c.env("PYTHONDONTWRITEBYTECODE", "1").env("GO_PROGRAM", &go).envs(env.iter().copied());
+/// A pod that serves until this is dropped.
+#[derive(Debug)]
+pub struct Probe {
+    script: String,
+    go: String,
+    server: RunningPod,
+    serving: Child,
+}
+
+impl Probe {
+    /// Makes Domain and Job, with a client wherever one is wanted.
+    pub fn start(p: &mut Product, cidr: &str, clients: &[From]) -> Result<Self> {
+        let clients = clients.iter().map(|f| f.client());
+        let tasks: Vec<_> =
+            [SERVER].into_iter().chain(clients).map(|(n, site, _)| (n, site)).collect();
+        p.apply(&(crate::domain("d", cidr) + &crate::idle_job("j", "d", &tasks)))?;
+        crate::phase(p, "j", "Running", LIMIT)?;
+        let server = pod(p, SERVER.2, "j-server-0")?;
+        let script = probe_directory(p, "conformance")?;
+        let go = go_program(p)?;
+        let mut c = server.command([PYTHON, &script, "serve", &server.vip]);
+        c.env("PYTHONDONTWRITEBYTECODE", "1").env("GO_PROGRAM", &go);
+        let log = p.lab.dir().join("probe.log");
+        let said = File::create(&log)?;
+        let serving = c.stdout(said.try_clone()?).stderr(said).spawn()?;
+        let mut probe = Self { script, go, server, serving };
+        eventually("the probe to serve", LIMIT, || {
+            let said = fs::read_to_string(&log)?;
+            ensure!(probe.serving.try_wait()?.is_none(), "the probe ended: {said}");
+            Ok(said.contains("serving").then_some(()))
+        })?;
+        Ok(probe)
+    }
+
+    /// An error with what was said unless all hold.
+    pub fn check(
+        &self,
+        p: &Product,
+        from: From,
+        names: &[&str],
+        env: &[(&str, &str)],
+    ) -> Result<()> {
+        let client = from.client();
+        let asker = pod(p, client.2, &format!("j-{}-0", client.0))?;
+        let mut c = asker.command([PYTHON, &self.script, "check", &self.server.vip, &asker.vip]);
+        c.env("PYTHONDONTWRITEBYTECODE", "1").env("GO_PROGRAM", &self.go);
         c.env("RELAYED", if from == From::OtherSite { "1" } else { "0" });
         c.env("PEER_NAMES", both_names(SERVER)).env("OWN_NAMES", both_names(client));
-    };
-    let mut serve = server.command([PYTHON, &script, "serve", &server.vip]);
-    with(&mut serve);
-    let mut probe = serving(p, &mut serve)?;
-    let mut check = asker.command([PYTHON, &script, "check", &server.vip, &asker.vip]);
-    with(&mut check);
-    let out = check.args(names).output();
-    probe.kill()?;
-    probe.wait()?;
-    let out = out?;
-    let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
-    ensure!(out.status.success() && said.contains(" checks, 0 failed"), "{said}");
-    p.machines
-        .iter_mut()
-        .try_for_each(|m| m.node.check().and_then(|()| Process::check(&mut m.agent)))
+        let out = c.envs(env.iter().copied()).args(names).output()?;
+        let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+        ensure!(out.status.success() && said.contains(" checks, 0 failed"), "{said}");
+        Ok(())
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // Its end, or that it has ended, is all that is wanted.
+        let _ended_already = self.serving.kill();
+        let _reaped = self.serving.wait();
+    }
 }
 
 fn both_names((name, site, _): (&str, &str, usize)) -> String {
     format!("j-{name}-0.rlark-domain j-{name}-0.{site}.d.rlark")
-}
-
-fn serving(p: &Product, c: &mut Command) -> Result<Child> {
-    let log = p.lab.dir().join("probe.log");
-    let said = File::create(&log)?;
-    let mut child = c.stdout(said.try_clone()?).stderr(said).spawn()?;
-    let up = eventually("the probe to serve", LIMIT, || {
-        let said = fs::read_to_string(&log)?;
-        ensure!(child.try_wait()?.is_none(), "the probe ended: {said}");
-        Ok(said.contains("serving").then_some(()))
-    });
-    if up.is_err() {
-        child.kill()?;
-        child.wait()?;
-    }
-    up.map(|()| child)
 }
 
 /// The Go probe, where there is a compiler; else an empty word.
@@ -114,7 +132,7 @@ fn go_program(p: &Product) -> Result<String> {
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("probe/go/main.go");
     let built = p.lab.dir().join("go-probe");
-    let mut c = cmd("go", ["build", "-o"]);
+    let mut c: Command = cmd("go", ["build", "-o"]);
     output(c.arg(&built).arg(&source).env("CGO_ENABLED", "0").current_dir(p.lab.dir()))?;
     Ok(p.lab.share(&built)?.display().to_string())
 }

@@ -12,8 +12,8 @@ import time
 import traceback
 
 import base
-import ends, refusal, names, listeners, calls, datagrams, programs, bulk  # noqa: E401, F401  in the order of the checks
-import strict  # noqa: F401
+import ends, refusal, names, listeners, connects, calls, datagrams, pings, programs, bulk  # the order of the checks
+import strict
 
 LIMIT = 90
 

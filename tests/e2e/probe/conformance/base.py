@@ -179,6 +179,14 @@ def expect_one(got, of):
         raise AssertionError(f"{got!r}, expected one of {of}")
 
 
+def errno_of(f):
+    try:
+        f()
+        return 0
+    except OSError as e:
+        return e.errno
+
+
 def kind(e):
     return errno.errorcode.get(e.errno, str(e) or type(e).__name__)
 

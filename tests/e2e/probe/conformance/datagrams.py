@@ -6,11 +6,10 @@ import os
 import socket
 import struct
 import threading
-import time
 
 import many
-from base import Here, background, check, check_v4, dial, expect, expect_one, kind, port, service, where
-from calls import dissolve, errno_of
+from base import Here, background, check, check_v4, dial, errno_of, expect, kind, port, service, where
+from connects import dissolve
 
 IP_RECVERR, IPV6_RECVERR, IP_PKTINFO, SOL_UDP, UDP_SEGMENT = 11, 25, 8, 17, 103
 ECHO, DUAL, PKTINFO, OTHER_PORT, CONNECTED, QUESTIONS = (port() for _ in range(6))
@@ -265,43 +264,3 @@ def a_burst_arrives_in_order():
         if len(seen) < 90:
             raise AssertionError(f"only {len(seen)} of 100 came back")
         return f"{len(seen)} of 100"
-
-
-@check
-def echo_requests():
-    """ping: from the peer, with the same bytes; nobody answers for an address that no pod has."""
-    first = ping(Here.peer, 2)
-    expect(first is not None, True)
-    best = min(ping(Here.peer, 2) for _ in range(5))
-    expect(ping(Here.own, 2) is not None, True)
-    expect(ping(Here.nobody, 0.5), None)
-    return f"{best * 1e6:.0f} us"
-
-
-def ping(host, timeout):
-    """The round trip in seconds, `None` without an answer."""
-    six = Here.family == socket.AF_INET6
-    with socket.socket(Here.family, socket.SOCK_RAW, socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP) as s:
-        ident, data = os.urandom(4), os.urandom(56)
-        packet = ident + data
-        total = 0x0800 + sum(struct.unpack(f"!{len(packet) // 2}H", packet))
-        total = (total >> 16) + (total & 0xFFFF)
-        # The kernel sums up an ICMPv6 packet by itself.
-        packet = struct.pack("!BBH", 128 if six else 8, 0, ~(total + (total >> 16)) & 0xFFFF) + packet
-        start = time.monotonic()
-        try:
-            s.sendto(packet, (host, 0))
-        except OSError as e:
-            expect_one(kind(e), ("EHOSTUNREACH", "ENETUNREACH", "EACCES", "EPERM"))
-            return None
-        while (left := start + timeout - time.monotonic()) > 0:
-            s.settimeout(left)
-            try:
-                got, whom = s.recvfrom(200)
-            except TimeoutError:
-                return None
-            got = got if six else got[20:]
-            if whom[0] == host and got[0] == (129 if six else 0) and got[4:8] == ident:
-                expect(got[8:], data)
-                return time.monotonic() - start
-        return None

@@ -7,8 +7,8 @@ import struct
 import time
 
 import datagrams
-from base import ECHO, Here, background, check, check_v4, dial, echoes, expect, expect_one, listen, tcp
-from calls import connecting, errno_of
+from base import ECHO, Here, background, check, check_v4, dial, echoes, errno_of, expect, expect_one, listen, tcp
+from connects import connecting
 from refusal import CLOSED, LATE, ON_LOOPBACK, OPEN_LATE, echo
 
 FORBIDDEN = 9901
