@@ -21,7 +21,7 @@ enum What {
     Turn,
     /// A datagram there and back.
     Datagram,
-    /// connect() to where nothing answers, until the program knows: by connect(), or by the first read.
+    /// connect() to where nothing answers, each time at another port, counted from the given one, until the program knows: by connect(), or by the first read.
     Refusal,
 }
 
@@ -81,7 +81,10 @@ fn micros(all: &[Duration]) -> Vec<f64> {
 
 fn refusals(to: SocketAddr, n: usize, found: &mut Samples) -> Result<Vec<Duration>> {
     let mut all = Vec::with_capacity(n);
-    for _ in 0..n {
+    for k in 0..n {
+        // What the last attempt taught anybody must not answer this one.
+        let port = to.port().wrapping_add(u16::try_from(k)?);
+        let to = SocketAddr::new(to.ip(), port);
         let start = Instant::now();
         let outcome = TcpStream::connect(to);
         found.told_by_connect += usize::from(outcome.is_err());

@@ -18,8 +18,8 @@ use crate::{
 const GIB: f64 = (1u64 << 30) as f64;
 /// The kinds: their name, direction, flows and rounds.
 const KINDS: [(&str, &str, &str, usize); 4] = [
-    ("1 flow up, Gbit/s", "up", "1", 5),
-    ("1 flow down, Gbit/s", "down", "1", 5),
+    ("1 flow up, Gbit/s", "up", "1", 4),
+    ("1 flow down, Gbit/s", "down", "1", 4),
     ("64 flows up, Gbit/s", "up", "64", 2),
     ("64 flows down, Gbit/s", "down", "64", 2),
 ];
@@ -112,8 +112,8 @@ pub(super) fn run(lab: &mut Lab, found: &mut Found, bar: &Progress) -> Result<()
     );
     let cost = costs.get(lab::RELAY).context("a cost")?;
     let nodes = cost.per_gib(|n| n.starts_with("rlark-node"));
-    found.figures.push(figure("relay.cpu_s_per_gib", nodes, 10));
+    found.figures.push(figure("relay.cpu_s_per_gib", nodes, 8));
     let hub = cost.per_gib(|n| n == "rlark-server") / (GIB * 8.0 / 1e9);
-    found.figures.push(figure("hub.cores_per_gbps", hub, 10));
+    found.figures.push(figure("hub.cores_per_gbps", hub, 8));
     Ok(())
 }

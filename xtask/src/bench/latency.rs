@@ -11,7 +11,10 @@ use super::{
     lab::{self, Lab, Path},
     series::Series,
 };
-use crate::ui::{Progress, Unit};
+use crate::{
+    scenario::number,
+    ui::{Progress, Unit},
+};
 
 const ROUNDS: usize = 10;
 /// Samples of a round.
@@ -106,24 +109,27 @@ pub(super) fn run(lab: &mut Lab, found: &mut Found, bar: &Progress) -> Result<()
 fn refusals(lab: &Lab, found: &mut Found) -> Result<()> {
     let (near, far) = (lab.path(lab::DIRECT)?, lab.path(lab::RELAY)?);
     let (raw_near, raw_far) = (lab.path(lab::RAW_NEAR)?, lab.path(lab::RAW_HUB)?);
-    let at = |p: &Path, host: Option<&str>, port: u16| {
+    let at = |p: &Path, host: Option<&str>| {
         let own = p.to.rsplit_once(':').map_or("", |(h, _)| h);
-        Path { to: format!("{}:{port}", host.unwrap_or(own)), ..p.clone() }
+        Path { to: host.unwrap_or(own).to_owned(), ..p.clone() }
     };
-    let closed = 9;
     let asked = [
-        ("refused", at(&near, None, closed)),
-        ("refused", at(&far, None, closed)),
-        ("refused", at(&raw_near, None, closed)),
-        ("refused", at(&raw_far, None, closed)),
-        ("unknown", at(&near, Some(lab::NOBODY), 7000)),
-        ("unknown", at(&far, Some(lab::NOBODY), 7000)),
+        ("refused", at(&near, None)),
+        ("refused", at(&far, None)),
+        ("refused", at(&raw_near, None)),
+        ("refused", at(&raw_far, None)),
+        ("unknown", at(&near, Some(lab::NOBODY))),
+        ("unknown", at(&far, Some(lab::NOBODY))),
     ];
     let mut all: BTreeMap<(&str, &str), Series> = BTreeMap::new();
-    for _ in 0..6 {
+    let mut told = BTreeMap::new();
+    for round in 0..6 {
         for (what, path) in &asked {
-            let v = lab.traffic(path, &["probe", "refusal", "--count", "100"])?;
+            let to = format!("{}:{}", path.to, 10_000 + 100 * round);
+            let path = Path { to, ..path.clone() };
+            let v = lab.traffic(&path, &["probe", "refusal", "--count", "100"])?;
             all.entry((what, path.name)).or_default().round(samples(&v, "us"));
+            *told.entry((*what, path.name)).or_insert(0.0) += number(&v, "/told_by_connect");
         }
     }
     for ((what, path), s) in &all {
@@ -132,6 +138,10 @@ fn refusals(lab: &Lab, found: &mut Found) -> Result<()> {
             let name = format!("{what}.p{percent}_us");
             found.rows.put("", (path, raw), &name, s.percentile(percent));
         }
+    }
+    for ((what, path), n) in told {
+        let raw = asked.iter().find(|a| a.1.name == path).map_or("", |a| a.1.raw);
+        found.rows.put("", (path, raw), &format!("{what}, told by connect(), of 600"), n);
     }
     for what in ["refused", "unknown"] {
         let of = |path| all.get(&(what, path)).map_or(f64::NAN, Series::median);

@@ -9,7 +9,7 @@ use test_kit::{
     product::Product,
 };
 
-use super::{Found, lab::Lab};
+use super::{Found, lab::Lab, series::Series};
 use crate::{
     report::{Figure, Goal},
     setup,
@@ -27,20 +27,18 @@ pub(super) fn run(lab: &mut Lab, found: &mut Found, _: &Progress) -> Result<()> 
 pub(super) fn kubectl_get(p: &Product) -> Result<Figure> {
     fill(p)?;
     let timed = |args: &[&str]| -> Result<f64> {
-        let mut all = Vec::new();
-        for _ in 0..21 {
-            let start = Instant::now();
-            output(&mut p.kubectl(args.iter().copied()))?;
-            all.push(start.elapsed().as_secs_f64() * 1e3);
-        }
-        all.sort_unstable_by(f64::total_cmp);
-        all.get(10).copied().context("no sample")
+        let start = Instant::now();
+        output(&mut p.kubectl(args.iter().copied()))?;
+        Ok(start.elapsed().as_secs_f64() * 1e3)
     };
-    let get = timed(&["get", "configmap", "bench-5000"])?;
-    let start = timed(&["version", "--client"])?;
-    let goal = Goal::AtMost(30.0);
-    Ok(Figure::new("kubectl.get.p50_ms", get - start, "ms", goal, 21)
-        .beside("kubectl start", start))
+    let (mut get, mut start) = (Series::default(), Series::default());
+    for _ in 0..21 {
+        get.round(vec![timed(&["get", "configmap", "bench-5000"])?]);
+        start.round(vec![timed(&["version", "--client"])?]);
+    }
+    let (extra, goal) = (get.paired(&start, |get, start| get - start), Goal::AtMost(30.0));
+    Ok(Figure::new("kubectl.get.p50_ms", extra, "ms", goal, 21)
+        .beside("kubectl start", start.median()))
 }
 
 fn fill(p: &Product) -> Result<()> {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{scenario::number, ui::Progress};
 
-const PAIRS: &str = "8";
+const PAIRS: &str = "6";
 
 pub(super) fn run(lab: &mut Lab, found: &mut Found, _: &Progress) -> Result<()> {
     let relay = lab.path(lab::RELAY)?;
