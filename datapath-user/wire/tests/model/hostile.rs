@@ -132,10 +132,12 @@ impl Hostile {
     }
 
     fn resume(&mut self, generation: u32, received: u64, limit: u64) -> Result<(), FlowError> {
+        let acked = self.flow.tx.acked();
         let answer = self.flow.on_resume(generation, received, limit);
         assert!(!self.opener || answer.is_err(), "only the opener moves a flow");
         if let Some(Frame::Resumed { received: mine, generation: g, .. }) = answer? {
             assert_eq!((mine, g), (self.flow.rx.received(), generation));
+            assert!(received >= acked, "what was acknowledged may be gone");
             self.granted = self.granted.max(limit);
             self.cursor = Some(received.min(self.flow.tx.end()));
         }
@@ -151,12 +153,14 @@ impl Hostile {
     }
 
     fn resumed(&mut self, generation: u32, received: u64, limit: u64) -> Result<(), FlowError> {
+        let acked = self.flow.tx.acked();
         let took = self.flow.on_resumed(generation, received, limit);
         assert!(self.opener || took.is_err());
         if took? {
             self.granted = self.granted.max(limit);
             // Without a question it is but an ACK.
             if std::mem::take(&mut self.asked) {
+                assert!(received >= acked, "what was acknowledged may be gone");
                 self.cursor = Some(received);
             }
         }
