@@ -1,4 +1,9 @@
 //! The delay line holds what it promises, in namespaces of its own: needs root.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test's helpers may end the test"
+)]
 
 use std::{
     io::{Read as _, Write as _},
@@ -179,7 +184,7 @@ fn one_percent_of_the_packets_is_lost() {
 #[test]
 fn tcp_crosses_a_line_that_loses_packets_unharmed() {
     let ends = Ends::new(&["--loss-percent", "1"]);
-    let byte = |n: usize| u8::try_from((n * 2_654_435_761 >> 7) % 251).unwrap();
+    let byte = |n: usize| u8::try_from(((n * 2_654_435_761) >> 7) % 251).unwrap();
     let sent: Vec<u8> = (0..8 << 20).map(byte).collect();
     let (mut s, server) = ends.connected(|mut s| {
         let mut all = Vec::new();
