@@ -26,21 +26,41 @@ pub const V4: &str = "10.98.0.0/24";
 pub enum From {
     /// Beside the server: the direct path.
     SameSite,
+    /// On another machine of the site: the direct path, over its LAN.
+    OtherMachine,
     /// At another site: through the relay.
     OtherSite,
 }
 
 impl From {
-    /// What the pod is called, at which site, on which machine.
-    const fn client(self) -> (&'static str, &'static str, usize) {
+    const fn client(self) -> Place {
         match self {
-            Self::SameSite => ("near", "cloud", 0),
-            Self::OtherSite => ("far", "edge", 1),
+            Self::SameSite => Place { task: "near", label: "cloud", site: "cloud", machine: 0 },
+            Self::OtherMachine => Place { task: "lan", label: "lan", site: "cloud", machine: 2 },
+            Self::OtherSite => Place { task: "far", label: "edge", site: "edge", machine: 1 },
         }
     }
 }
 
-const SERVER: (&str, &str, usize) = ("server", "cloud", 0);
+/// A task, the label that brings it to its machine, and where that is.
+struct Place {
+    task: &'static str,
+    label: &'static str,
+    site: &'static str,
+    machine: usize,
+}
+
+impl Place {
+    fn pod(&self, p: &Product) -> Result<RunningPod> {
+        pod(p, self.machine, &format!("j-{}-0", self.task))
+    }
+
+    fn names(&self) -> String {
+        format!("j-{0}-0.rlark-domain j-{0}-0.{1}.d.rlark", self.task, self.site)
+    }
+}
+
+const SERVER: Place = Place { task: "server", label: "cloud", site: "cloud", machine: 0 };
 
 /// Two sites, a pod that serves, and the checks with these names (or all but the strict ones) in
 /// another.
@@ -70,12 +90,16 @@ pub struct Probe {
 impl Probe {
     /// Makes Domain and Job, with a client wherever one is wanted.
     pub fn start(p: &mut Product, cidr: &str, clients: &[From]) -> Result<Self> {
+        if clients.contains(&From::OtherMachine) {
+            p.join("cloud", "gpu-2", &[("site", "lan")])?;
+            p.online()?;
+        }
         let clients = clients.iter().map(|f| f.client());
         let tasks: Vec<_> =
-            [SERVER].into_iter().chain(clients).map(|(n, site, _)| (n, site)).collect();
+            [SERVER].into_iter().chain(clients).map(|t| (t.task, t.label)).collect();
         p.apply(&(crate::domain("d", cidr) + &crate::idle_job("j", "d", &tasks)))?;
         crate::phase(p, "j", "Running", LIMIT)?;
-        let server = pod(p, SERVER.2, "j-server-0")?;
+        let server = SERVER.pod(p)?;
         let script = probe_directory(p, "conformance")?;
         let go = go_program(p)?;
         let mut c = server.command([PYTHON, &script, "serve", &server.vip]);
@@ -101,11 +125,11 @@ impl Probe {
         env: &[(&str, &str)],
     ) -> Result<()> {
         let client = from.client();
-        let asker = pod(p, client.2, &format!("j-{}-0", client.0))?;
+        let asker = client.pod(p)?;
         let mut c = asker.command([PYTHON, &self.script, "check", &self.server.vip, &asker.vip]);
         c.env("PYTHONDONTWRITEBYTECODE", "1").env("GO_PROGRAM", &self.go);
         c.env("RELAYED", if from == From::OtherSite { "1" } else { "0" });
-        c.env("PEER_NAMES", both_names(SERVER)).env("OWN_NAMES", both_names(client));
+        c.env("PEER_NAMES", SERVER.names()).env("OWN_NAMES", client.names());
         let out = c.envs(env.iter().copied()).args(names).output()?;
         let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
         ensure!(out.status.success() && said.contains(" checks, 0 failed"), "{said}");
@@ -119,10 +143,6 @@ impl Drop for Probe {
         let _ended_already = self.serving.kill();
         let _reaped = self.serving.wait();
     }
-}
-
-fn both_names((name, site, _): (&str, &str, usize)) -> String {
-    format!("j-{name}-0.rlark-domain j-{name}-0.{site}.d.rlark")
 }
 
 /// The Go probe, where there is a compiler; else an empty word.

@@ -67,7 +67,8 @@ pub fn probe(p: &Product, name: &str) -> Result<String> {
 pub fn probe_directory(p: &Product, name: &str) -> Result<String> {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("probe").join(name);
     let mut to = None;
-    for file in fs::read_dir(&from).with_context(|| from.display().to_string())?.flatten() {
+    let files = fs::read_dir(&from).with_context(|| from.display().to_string())?.flatten();
+    for file in files.filter(|f| f.path().is_file()) {
         let flat = p.lab.share(&file.path())?;
         let dir = flat.with_file_name(name);
         fs::create_dir_all(&dir)?;

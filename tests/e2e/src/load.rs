@@ -1,4 +1,4 @@
-//! `probe/load.py`: load whose bytes are known, and what became of it.
+//! `probe/load`: load whose bytes are known, and what became of it.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use test_kit::{pod::RunningPod, product::Product, wait::eventually};
 
-use crate::{PYTHON, probe};
+use crate::{PYTHON, probe_directory};
 
 const PORT: &str = "7000";
 const LIMIT: Duration = Duration::from_secs(30);
@@ -57,7 +57,7 @@ pub struct Server(Child);
 
 impl Server {
     pub fn start(p: &Product, pod: &RunningPod) -> Result<Self> {
-        let script = probe(p, "load.py")?;
+        let script = probe_directory(p, "load")?;
         let (child, log) = start(p, "serve", pod.command([PYTHON, &script, "serve", PORT]))?;
         let server = Self(child);
         said(&log, "serving")?;
@@ -88,7 +88,7 @@ impl Load {
         host: &str,
         kinds: &str,
     ) -> Result<Self> {
-        let script = probe(p, "load.py")?;
+        let script = probe_directory(p, "load")?;
         let stop = PathBuf::from(&script).with_file_name(format!("stop-{name}"));
         let at = stop.display().to_string();
         let words = [PYTHON, &script, "run", host, PORT, &at].into_iter().chain(kinds.split(' '));

@@ -9,10 +9,17 @@ use test_e2e::{
 
 /// As much each way at once.
 const GIBIBYTE: (&str, &str) = ("MIB", "1024");
+/// Volume is for the others.
+const LESS: &[(&str, &str)] = &[("MIB", "16"), ("SHORT", "1000")];
 
 #[test]
 fn a_domain_within_a_site_is_a_network() -> Result<()> {
     run(From::SameSite, &[], &[GIBIBYTE])
+}
+
+#[test]
+fn a_domain_over_two_machines_of_a_site_is_a_network() -> Result<()> {
+    run(From::OtherMachine, &[], LESS)
 }
 
 #[test]

@@ -110,7 +110,7 @@ def connect_interrupted_by_signals():
 @check
 def a_socket_is_used_again_after_a_refusal():
     """Linux allows another connect after a failed one; retry loops in C rely on it."""
-    with tcp() as s:
+    with tcp(None) as s:
         try:
             s.connect((Here.peer, CLOSED))
             return "connected: cannot tell"
@@ -118,6 +118,7 @@ def a_socket_is_used_again_after_a_refusal():
             pass
         s.connect((Here.peer, ECHO))
         expect(where(s.getpeername()), (Here.peer, ECHO))
+        s.settimeout(5)
         echoes(s)
 
 

@@ -7,11 +7,10 @@ import socket
 import struct
 import threading
 
-import many
 from base import Here, background, check, check_v4, dial, errno_of, expect, kind, port, service, where
 from connects import dissolve
 
-IP_RECVERR, IPV6_RECVERR, IP_PKTINFO, SOL_UDP, UDP_SEGMENT = 11, 25, 8, 17, 103
+IP_RECVERR, IPV6_RECVERR, IP_PKTINFO = 11, 25, 8
 ECHO, DUAL, PKTINFO, OTHER_PORT, CONNECTED, QUESTIONS = (port() for _ in range(6))
 CLOSED, ON_VIP = port(), port()
 
@@ -212,55 +211,8 @@ def datagrams_to_nobody():
             return kind(e)
 
 
-@check_v4
-def many_in_one_call():
-    with udp() as s:
-        for name in (None, (Here.peer, ECHO)):
-            if name is None:
-                s.connect((Here.peer, ECHO))
-            else:
-                dissolve(s)
-            expect(many.send(s, [b"%d" % i for i in range(20)], name), 20)
-            got = []
-            while len(got) < 20:
-                got += many.receive(s, 20 - len(got))
-            expect(sorted(d for d, _ in got), sorted(b"%d" % i for i in range(20)))
-            expect({whom for _, whom in got}, {(Here.peer, ECHO)})
-
-
-@check
-def segments_in_one_call():
-    """UDP_SEGMENT, as QUIC libraries send: one call, many datagrams."""
-    with udp() as s:
-        s.connect((Here.peer, ECHO))
-        data = os.urandom(10 * 1200)
-        s.sendmsg([data], [(SOL_UDP, UDP_SEGMENT, struct.pack("H", 1200))])
-        got = b"".join(s.recv(2000) for _ in range(10))
-        expect(got == data, True)
-
-
 @check
 def bound_to_the_interface_rl0_by_udp():
     with udp() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"rl0\0")
         expect(asked(s, ECHO), (b"x", (Here.peer, ECHO)))
-
-
-@check
-def a_burst_arrives_in_order():
-    with udp() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        s.connect((Here.peer, ECHO))
-        for i in range(100):
-            s.send(struct.pack("I", i) + bytes(200))
-        s.settimeout(0.5)
-        seen = []
-        try:
-            while len(seen) < 100:
-                seen.append(struct.unpack_from("I", s.recv(300))[0])
-        except TimeoutError:
-            pass
-        expect(seen, sorted(set(seen)))
-        if len(seen) < 90:
-            raise AssertionError(f"only {len(seen)} of 100 came back")
-        return f"{len(seen)} of 100"

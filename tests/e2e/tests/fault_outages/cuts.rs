@@ -14,7 +14,7 @@ use crate::scene::{BUSY, NEAR, Scene};
 
 const EVERY: Duration = Duration::from_secs(2);
 const MINUTE: u32 = 30;
-const FAR: &str = "ping:3 stream:3 up:3 down:3 idle:2 connect";
+const FAR: &str = "ping:3 stream:3 up:3 down:3 slow idle:2 connect";
 
 pub(crate) fn every_two_seconds(p: &mut Product) -> Result<()> {
     let scene = Scene::start(p, NEAR, FAR)?;

@@ -18,7 +18,7 @@ use crate::scene::{BUSY, NEAR, Scene};
 
 /// A connection that cannot be made is given up after half a minute.
 const GIVEN_UP: f64 = 33.0;
-const FAR: &str = "ping:2 stream:2 up:2 down:2 idle:2 connect udp icmp";
+const FAR: &str = "ping:2 stream:2 up:2 down:2 slow idle:2 connect udp icmp";
 
 pub(crate) fn away(p: &mut Product) -> Result<()> {
     let scene = Scene::start(p, NEAR, FAR)?;

@@ -9,7 +9,7 @@ use test_kit::{command::ip, product::Product, wait::pause};
 
 use crate::scene::{BUSY, NEAR, Scene};
 
-const FAR: &str = "ping:2 stream:2 up:2 down:2 idle:2 udp";
+const FAR: &str = "ping:2 stream:2 up:2 down:2 slow idle:2 udp";
 
 type Step = fn(&Product) -> Result<()>;
 

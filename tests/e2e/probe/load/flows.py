@@ -1,103 +1,27 @@
-"""Load that knows what it should get: `serve PORT` in one pod, `run HOST PORT STOP KIND:N…` in another.
-
-Says, with the time in front: `KIND N AT bytes` each second, `KIND N GAP seconds` when something came
-after a pause, `KIND N BROKEN why` at a flow's end, `KIND N WRONG …` when bytes are not the ones that were
-sent. When the file STOP appears, flows finish what they have begun and all is said with `END`.
-
-| kind | what it does |
-|---|---|
-| ping | one message to and fro every 20 ms on one connection |
-| stream | 2 MB/s to the server and back, pipelined |
-| up, down | 2 MB/s one way |
-| idle | nothing, then one message at the end |
-| connect | a new connection at a time, each with one message to and fro; a pause |
-| rush | the same without the pause |
-| udp, icmp | a datagram to and fro every 50 ms |
-"""
+"""Flows of each kind; see the table of `__main__`."""
 
 import errno
 import os
 import socket
 import struct
-import sys
 import threading
 import time
 
-SIZE = 65_521  # a prime: no loss or doubling of whole blocks goes unseen
-PATTERN = b"".join(struct.pack("I", (i * 2654435761) & 0xFFFFFFFF) for i in range(SIZE // 4 + 1))[:SIZE]
-TWICE = PATTERN * 2
-PIECE = 64_000
-PAUSE = 0.032
+from pattern import PAUSE, PIECE, piece
+
 NOTICEABLE = 0.3
-
-stopped = threading.Event()
-lines = threading.Lock()
-
-
-def piece(offset, size):
-    start = offset % SIZE
-    return TWICE[start:start + min(size, SIZE)]
-
-
-def serve(number):
-    u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    u.bind(("0.0.0.0", number))
-
-    def datagrams():
-        while True:
-            data, whom = u.recvfrom(2048)
-            u.sendto(data, whom)
-
-    threading.Thread(target=datagrams, daemon=True).start()
-    s = socket.create_server(("0.0.0.0", number), backlog=4096)
-    print("serving", flush=True)
-    while True:
-        threading.Thread(target=answer, args=(s.accept()[0],), daemon=True).start()
-
-
-def answer(c):
-    with c:
-        try:
-            {b"e": echo, b"u": take, b"d": give}[c.recv(1)](c)
-        except (OSError, KeyError) as e:
-            print(f"{time.time():.3f} server {e!r}", flush=True)
-
-
-def echo(c):
-    while part := c.recv(1 << 16):
-        c.sendall(part)
-
-
-def take(c):
-    """Checks what comes and says after each part how much that was; 0 for a wrong byte."""
-    got = 0
-    while part := c.recv(PIECE):
-        right = part == piece(got, len(part))
-        got += len(part)
-        c.sendall(struct.pack("Q", got if right else 0))
-
-
-def give(c):
-    sent = 0
-    c.settimeout(PAUSE)
-    while True:
-        try:
-            if c.recv(1) == b"":
-                c.settimeout(None)
-                return c.sendall(struct.pack("Q", sent))  # the total, where the pattern stops
-        except TimeoutError:
-            c.settimeout(None)
-            c.sendall(piece(sent, PIECE))
-            sent += PIECE
-            c.settimeout(PAUSE)
+STOPPED = threading.Event()
+LINES = threading.Lock()
 
 
 class Flow:
+    host, port = "", 0
+
     def __init__(self, kind, n):
         self.kind, self.n, self.bytes, self.last, self.told = kind, n, 0, time.time(), time.time()
 
     def say(self, what):
-        with lines:
+        with LINES:
             print(f"{time.time():.3f} {self.kind} {self.n} {what}", flush=True)
 
     def moved(self, size):
@@ -115,7 +39,7 @@ class Flow:
 
     def run(self):
         try:
-            globals()[self.kind](self)
+            KINDS[self.kind](self)
             self.say("END")
         except (OSError, EOFError, ValueError) as e:
             self.say(f"BROKEN {name(e)}")
@@ -126,7 +50,7 @@ def name(e):
 
 
 def dial(how):
-    s = socket.create_connection((HOST, PORT), 35)
+    s = socket.create_connection((Flow.host, Flow.port), 35)
     s.settimeout(None)
     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     s.sendall(how)
@@ -161,7 +85,7 @@ def finish(flow, s):
 def ping(flow):
     s = dial(b"e")
     i = 0
-    while not stopped.wait(0.02):
+    while not STOPPED.wait(0.02):
         to_and_fro(flow, s, i)
         i += 1
     finish(flow, s)
@@ -170,7 +94,7 @@ def ping(flow):
 def idle(flow):
     s = dial(b"e")
     to_and_fro(flow, s, 1)
-    stopped.wait()
+    STOPPED.wait()
     flow.last = time.time()
     to_and_fro(flow, s, 2)
     finish(flow, s)
@@ -183,7 +107,7 @@ def writing(flow, s):
     def write():
         sent = 0
         try:
-            while not stopped.wait(PAUSE):
+            while not STOPPED.wait(PAUSE):
                 s.sendall(piece(sent, PIECE))
                 sent += PIECE
             s.shutdown(socket.SHUT_WR)
@@ -225,19 +149,25 @@ def up(flow):
     written(flow)
 
 
-def down(flow):
-    s = dial(b"d")
+def slow(flow):
+    down(flow, b"g", 1 << 14, 0.05)
+
+
+def down(flow, how=b"d", size=PIECE, pause=0.0):
+    s = dial(how)
     held = b""
     asked = False
-    while part := s.recv(PIECE):
+    while part := s.recv(size):
         held += part
+        if not asked:
+            time.sleep(pause)
         ready = len(held) - 8  # the last eight may be the total
         if ready > 0:
             if held[:ready] != piece(flow.bytes, ready):
                 flow.wrong(f"from the server at {flow.bytes}")
             flow.moved(ready)
             held = held[ready:]
-        if stopped.is_set() and not asked:
+        if STOPPED.is_set() and not asked:
             asked = True
             s.shutdown(socket.SHUT_WR)
     if not asked:
@@ -252,10 +182,10 @@ def rush(flow):
 
 def connect(flow, pause=0.05):
     i = 0
-    while not stopped.wait(pause):
+    while not STOPPED.wait(pause):
         start = time.time()
         try:
-            with socket.create_connection((HOST, PORT), 60) as s:
+            with socket.create_connection((Flow.host, Flow.port), 60) as s:
                 s.sendall(b"e")
                 flow.last = time.time()
                 to_and_fro(flow, s, i)
@@ -269,13 +199,13 @@ def connect(flow, pause=0.05):
 
 def udp(flow):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    s.connect((HOST, PORT))
+    s.connect((Flow.host, Flow.port))
     asking(flow, s, lambda i: struct.pack("Q", i), lambda got: got)
 
 
 def icmp(flow):
     s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
-    s.connect((socket.gethostbyname(HOST), 0))
+    s.connect((socket.gethostbyname(Flow.host), 0))
     ident = os.getpid() & 0xFFFF
 
     def request(i):
@@ -298,7 +228,7 @@ def request_sum(reply):
 def asking(flow, s, request, answered):
     s.settimeout(0.25)
     i = 0
-    while not stopped.wait(0.05):
+    while not STOPPED.wait(0.05):
         i += 1
         try:
             s.send(request(i))
@@ -309,25 +239,4 @@ def asking(flow, s, request, answered):
             pass
 
 
-def run(stop, kinds):
-    all_of_them = []
-    for kind, _, n in (k.partition(":") for k in kinds):
-        for i in range(int(n or 1)):
-            flow = Flow(kind, i)
-            all_of_them.append(threading.Thread(target=flow.run))
-    for t in all_of_them:
-        t.start()
-    print("running", flush=True)
-    while not os.path.exists(stop):
-        time.sleep(0.1)
-    stopped.set()
-    for t in all_of_them:
-        t.join(20)
-    print("finished" if not any(t.is_alive() for t in all_of_them) else "STUCK", flush=True)
-    os._exit(0)
-
-
-if sys.argv[1] == "serve":
-    serve(int(sys.argv[2]))
-HOST, PORT = sys.argv[2], int(sys.argv[3])
-run(sys.argv[4], sys.argv[5:])
+KINDS = {f.__name__: f for f in (ping, idle, stream, up, down, slow, connect, rush, udp, icmp)}
