@@ -17,7 +17,7 @@ dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
 rank, world = dist.get_rank(), dist.get_world_size()
 joined = time.monotonic() - begin
 # Numbers below 2**24 are exact in float32, in whatever order they are added up.
-base = torch.arange(mib * 1024 * 1024 // 4) % 100_003
+base = torch.arange(mib * 1024 * 1024 // 4, dtype=torch.int32) % 100_003
 
 
 def all_reduce(turn):
@@ -27,8 +27,8 @@ def all_reduce(turn):
     dist.all_reduce(mine)
     took = time.monotonic() - begin
     expected = (base * sum(range(1, world + 1)) + turn * world).to(torch.float32)
-    wrong = int((mine != expected).sum())
-    if wrong:
+    if not torch.equal(mine, expected):
+        wrong = int((mine != expected).sum())
         sys.exit(f"all-reduce {turn}: {wrong} of {mine.numel()} elements are wrong")
     return took
 
@@ -37,5 +37,5 @@ first = all_reduce(1)
 print("FIRST", flush=True)
 time.sleep(idle)
 second = all_reduce(2)
-print("RESULT", json.dumps({"rank": rank, "joined": joined, "first": first, "second": second}), flush=True)
+print("RESULT", json.dumps({"torch": torch.__version__, "rank": rank, "joined": joined, "first": first, "second": second}), flush=True)
 dist.destroy_process_group()

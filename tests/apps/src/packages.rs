@@ -79,8 +79,9 @@ impl Packages {
 
     /// The interpreter that has PyTorch: the machine's, for which Debian's is made, unless another is chosen.
     #[must_use]
-    pub fn torch_python(&self) -> String {
-        env::var(TORCH_VARIABLE).unwrap_or_else(|_| PYTHON.to_owned())
+    pub fn torch_python(&self) -> (Kind, String) {
+        let chosen = env::var(TORCH_VARIABLE);
+        chosen.map_or_else(|_| (Kind::Debian, PYTHON.to_owned()), |python| (Kind::Python, python))
     }
 
     /// What a program of the packages finds its libraries and modules by, and what every program gets: the pod's own

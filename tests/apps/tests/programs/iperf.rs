@@ -84,7 +84,8 @@ fn datagrams(answer: &Value, wanted: f64) -> Result<()> {
         ),
     );
     ensure!(rate > wanted * 0.8, "{rate} bit/s instead of {wanted}");
-    ensure!(sent > 0.0 && lost <= sent * 0.02, "{lost} of {sent} datagrams were lost");
+    // Not a promise of UDP, but a video would show more.
+    ensure!(sent > 0.0 && lost <= sent * 0.1, "{lost} of {sent} datagrams were lost");
     Ok(())
 }
 

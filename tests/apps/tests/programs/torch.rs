@@ -6,7 +6,6 @@ use anyhow::{Context as _, Result};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 use serde_json::Value;
 use test_apps::{
-    packages::Kind,
     program::Program,
     report,
     sites::{Site, Sites, between_sites},
@@ -35,11 +34,12 @@ fn a_gloo_group_reduces_256_mib_and_again_after_a_silent_minute() -> Result<()> 
                 .map(|v| v.into_iter().fold(0.0, f64::max))
                 .context("a result lacks a field")
         };
+        let version = all.first().and_then(|r| r.get("torch")?.as_str()).context("no version")?;
         let (joined, first, second) = (slowest("joined")?, slowest("first")?, slowest("second")?);
         report(
             "PyTorch",
             &format!(
-                "Gloo all-reduce of {MIB} MiB on {} ranks: {first:.2} s, after {} s of silence {second:.2} s; joined in {joined:.2} s",
+                "{version}: Gloo all-reduce of {MIB} MiB on {} ranks: {first:.2} s, after {} s of silence {second:.2} s; joined in {joined:.2} s",
                 all.len(),
                 IDLE.as_secs()
             ),
@@ -60,11 +60,11 @@ fn start_in_random_order(s: &Sites) -> Result<Vec<Program>> {
     let shown: Vec<&str> = order.iter().map(|(_, pod)| *pod).collect();
     report("PyTorch", &format!("seed {seed}: ranks start in the order {}", shown.join(" ")));
     let script = s.probe("all_reduce.py")?;
-    let python = s.packages.torch_python();
+    let (kind, python) = s.packages.torch_python();
     let idle = IDLE.as_secs().to_string();
     let mut ranks = Vec::new();
     for (rank, pod) in order {
-        let mut c = s.command(pod, Kind::Debian, [&*python, &script, MIB, &idle])?;
+        let mut c = s.command(pod, kind, [&*python, &script, MIB, &idle])?;
         c.env("MASTER_ADDR", s.host("r0")).env("MASTER_PORT", PORT);
         c.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.len().to_string());
         c.env("GLOO_SOCKET_IFNAME", "rl0").env("OMP_NUM_THREADS", "1");
