@@ -123,6 +123,16 @@ impl Sites {
         Ok(c)
     }
 
+    /// As [`Self::command`], for servers that will not run as root. As `daemon`, which every Debian has; systemd calls
+    /// `nobody` locked.
+    pub fn unprivileged(&self, pod: &str, words: &[&str]) -> Result<Command> {
+        let daemon = ["setpriv", "--reuid=daemon", "--regid=daemon", "--clear-groups"];
+        // A change of user forgets the signal that a program gets when its parent ends.
+        let tied = ["setpriv", "--pdeathsig", "KILL", "--"];
+        let words = daemon.into_iter().chain(tied).chain(words.iter().copied());
+        self.command(pod, Kind::Debian, words)
+    }
+
     /// Starts what [`Self::command`] made.
     pub fn start(&self, name: &str, command: Command) -> Result<Program> {
         let mut logs = self.logs.borrow_mut();

@@ -53,24 +53,11 @@ fn by_sftp(s: &Sites) -> Result<f64> {
     output(c.arg(&key).envs(s.packages.environment(Kind::Debian)))?;
     let public = s.product.lab.share(&key.with_extension("pub"))?.display().to_string();
     let key = s.product.lab.share(&key)?.display().to_string();
-    // Not `nobody`, which systemd calls locked.
-    let daemon = [
-        "setpriv",
-        "--reuid=daemon",
-        "--regid=daemon",
-        "--clear-groups",
-        "setpriv",
-        "--pdeathsig",
-        "KILL",
-        "--",
-    ];
-    let as_daemon = |words: &[&str]| -> Result<_> {
-        s.command("server", Kind::Debian, daemon.into_iter().chain(words.iter().copied()))
-    };
-    output(&mut as_daemon(&[&[&*keygen], &quiet[..], &["/tmp/hostkey"]].concat())?)?;
-    output(&mut as_daemon(&["cp", &public, "/tmp/authorized_keys"])?)?;
+    let at_server = |words: &[&str]| s.unprivileged("server", words);
+    output(&mut at_server(&[&[&*keygen], &quiet[..], &["/tmp/hostkey"]].concat())?)?;
+    output(&mut at_server(&["cp", &public, "/tmp/authorized_keys"])?)?;
     let config = s.probe("sshd_config")?;
-    let mut server = s.start("sshd", as_daemon(&[&*sshd, "-D", "-e", "-f", &config])?)?;
+    let mut server = s.start("sshd", at_server(&[&*sshd, "-D", "-e", "-f", &config])?)?;
     let host = s.host("server");
     s.reachable("client", &host, SSH, &mut server)?;
     // Nobody has seen the host's key before: it is of this run.

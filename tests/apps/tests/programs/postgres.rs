@@ -1,12 +1,10 @@
 //! PostgreSQL with pgbench at the other site.
 
-use std::process::Command;
-
 use anyhow::{Context as _, Result, ensure};
 use test_apps::{
     packages::Kind,
     report,
-    sites::{Site, Sites, between_sites},
+    sites::{Site, between_sites},
 };
 use test_kit::command::output;
 
@@ -21,13 +19,15 @@ fn pgbench_has_no_failed_transaction() -> Result<()> {
         let pg = |name: &str| s.packages.program(name);
         let (initdb, postgres, bench) = (pg("initdb")?, pg("postgres")?, pg("pgbench")?);
         let user = "--username=postgres";
-        output(&mut unprivileged(s, &[&initdb, user, "--auth=reject", "--pgdata", DATA])?)?;
+        output(
+            &mut s.unprivileged("server", &[&initdb, user, "--auth=reject", "--pgdata", DATA])?,
+        )?;
         // The server believes the client's address: nobody but the other pod, under its own address, gets in.
         let rule = format!("host all all {}/32 trust", s.vip("client")?);
         let script = "echo \"$1\" >\"$0/pg_hba.conf\"";
-        output(&mut unprivileged(s, &["sh", "-c", script, DATA, &rule])?)?;
+        output(&mut s.unprivileged("server", &["sh", "-c", script, DATA, &rule])?)?;
         let words = [&*postgres, "-D", DATA, "-h", "*", "-p", PORT, "-k", "/tmp"];
-        let mut server = s.start("postgres", unprivileged(s, &words)?)?;
+        let mut server = s.start("postgres", s.unprivileged("server", &words)?)?;
         server.says("ready to accept connections", LIMIT)?;
         let host = s.host("server");
         s.reachable("client", &host, PORT, &mut server)?;
@@ -53,13 +53,4 @@ fn pgbench_has_no_failed_transaction() -> Result<()> {
         );
         server.running()
     })
-}
-
-/// PostgreSQL does not run as root.
-fn unprivileged(s: &Sites, words: &[&str]) -> Result<Command> {
-    let nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"];
-    // A change of user forgets the signal that a program gets when its parent ends.
-    let tied = ["setpriv", "--pdeathsig", "KILL", "--"];
-    let words = nobody.into_iter().chain(tied).chain(words.iter().copied());
-    s.command("server", Kind::Debian, words)
 }
