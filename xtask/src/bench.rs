@@ -101,6 +101,7 @@ impl Bench {
         };
         let mut lab = Lab::new(&programs, &mut steps)?;
         let mut found = Found::default();
+        lab.open(&mut found.rows);
         if self.peers {
             steps.step("install what people would use instead", |_| {
                 lab.peers = peers::install(&mut found.notes);

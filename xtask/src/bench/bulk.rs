@@ -87,9 +87,11 @@ pub(super) fn run(lab: &mut Lab, found: &mut Found, bar: &Progress) -> Result<()
             found.rows.put("", path.row(), kind, s.median());
         }
     }
-    for path in [lab::SEALED, lab::RELAY] {
+    for (path, bystander) in [(lab::SEALED, lab::ROBOT_1), (lab::RELAY, lab::GPU_2)] {
         let (path, cost) = (lab.path(path)?, costs.get(path).context("a cost")?);
-        for name in cost.seconds.keys().filter(|n| !n.starts_with("rlark-agent")) {
+        let bystander = lab.product.machines.get(bystander).context("a machine")?;
+        let carries = |n: &&String| !n.starts_with("rlark-agent") && **n != bystander.node.name;
+        for name in cost.seconds.keys().filter(carries) {
             let what = format!("CPU of {name}, s/GiB");
             found.rows.put("", path.row(), &what, cost.per_gib(|n| n == name));
         }

@@ -111,6 +111,13 @@ impl Lab {
         found.cloned().with_context(|| format!("no path {name}"))
     }
 
+    /// Gives every path its place in the rows.
+    pub(super) fn open(&self, rows: &mut super::rows::Rows) {
+        for path in &self.paths {
+            rows.open("", path.row());
+        }
+    }
+
     /// Raw and ours in pairs.
     pub(super) fn paths(&self, names: &[&str]) -> Result<Vec<Path>> {
         names.iter().map(|n| self.path(n)).collect()

@@ -1,6 +1,7 @@
 //! What people would use instead, between the same two machines, by way of the same hub: installed from the
 //! ordinary registries when asked for. Each is set up as its manual says, encrypted where it can be.
 
+mod easytier;
 mod frp;
 mod rathole;
 mod registry;
@@ -43,7 +44,7 @@ pub(super) struct Peer {
     datagrams: bool,
 }
 
-const ALL: [Peer; 4] = [
+const ALL: [Peer; 5] = [
     Peer { name: "OpenSSH -L, -R", install: ssh::install, start: ssh::start, datagrams: false },
     Peer { name: "rathole", install: rathole::install, start: rathole::start, datagrams: false },
     Peer { name: "frp", install: frp::install, start: frp::start, datagrams: false },
@@ -53,6 +54,7 @@ const ALL: [Peer; 4] = [
         start: wireguard::start,
         datagrams: true,
     },
+    Peer { name: "EasyTier", install: easytier::install, start: easytier::start, datagrams: true },
 ];
 
 /// Where a peer's program runs.

@@ -20,15 +20,19 @@ pub(crate) struct Row {
 pub(super) struct Rows(Vec<Row>);
 
 impl Rows {
-    /// Adds a value to the row of its line and path.
-    pub(super) fn put(&mut self, line: &str, path: (&str, &str), what: &str, value: f64) {
-        let (path, raw) = path;
+    /// Gives a path its place, before anything of it is known.
+    pub(super) fn open(&mut self, line: &str, (path, raw): (&str, &str)) -> usize {
         let found = self.0.iter().position(|r| r.line == line && r.path == path);
-        let at = found.unwrap_or_else(|| {
+        found.unwrap_or_else(|| {
             let values = BTreeMap::new();
             self.0.push(Row { line: line.into(), path: path.into(), raw: raw.into(), values });
             self.0.len() - 1
-        });
+        })
+    }
+
+    /// Adds a value to the row of its line and path.
+    pub(super) fn put(&mut self, line: &str, path: (&str, &str), what: &str, value: f64) {
+        let at = self.open(line, path);
         if let Some(row) = self.0.get_mut(at) {
             row.values.insert(what.to_owned(), value);
         }
@@ -44,13 +48,15 @@ impl Rows {
         self.0.iter().filter(move |r| r.line == line)
     }
 
+    /// Those of which something is known.
     pub(super) fn into_inner(self) -> Vec<Row> {
-        self.0
+        self.0.into_iter().filter(|r| !r.values.is_empty()).collect()
     }
 
     /// The table of ratios: each value, and how many times its raw path's it is.
     pub(super) fn print(&self) {
-        let mut lines: Vec<&str> = self.0.iter().map(|r| r.line.as_str()).collect();
+        let known = self.0.iter().filter(|r| !r.values.is_empty());
+        let mut lines: Vec<&str> = known.map(|r| r.line.as_str()).collect();
         lines.dedup();
         for line in lines {
             let named = if line.is_empty() { "no delay" } else { line };
