@@ -2,13 +2,14 @@
 
 use std::{
     io::Read as _,
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use socket2::{Domain, Socket, Type};
 
 use crate::{measure, peer, stats::result};
 
@@ -85,12 +86,13 @@ fn refusals(to: SocketAddr, n: usize, found: &mut Samples) -> Result<Vec<Duratio
         // What the last attempt taught anybody must not answer this one.
         let port = to.port().wrapping_add(u16::try_from(k)?);
         let to = SocketAddr::new(to.ip(), port);
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
         let start = Instant::now();
-        let outcome = TcpStream::connect(to);
+        let outcome = socket.connect(&to.into());
         found.told_by_connect += usize::from(outcome.is_err());
-        let told = outcome.and_then(|mut s| {
-            s.set_read_timeout(Some(Duration::from_secs(10)))?;
-            s.read(&mut [0])
+        let told = outcome.and_then(|()| {
+            socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+            (&socket).read(&mut [0])
         });
         all.push(start.elapsed());
         match told {

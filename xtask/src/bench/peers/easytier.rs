@@ -10,6 +10,8 @@ use crate::bench::lab::{self, Lab};
 
 pub(super) fn install() -> Result<()> {
     registry::debian("protoc", "protobuf-compiler")?;
+    // The messages that its own ones import.
+    registry::debian("/usr/include/google/protobuf/timestamp.proto", "libprotobuf-dev")?;
     registry::cargo("easytier-core", &["easytier@2.0.3", "--locked", "--bin", "easytier-core"])
 }
 

@@ -43,7 +43,7 @@ pub(in super::super) fn install(notes: &mut Vec<String>) -> Vec<Peer> {
     all
 }
 
-/// A Debian package, for one of its programs.
+/// A Debian package, for one of its programs or, with its whole path, files.
 pub(super) fn debian(program: &str, package: &str) -> Result<()> {
     if on_path(program) || std::path::Path::new("/usr/sbin").join(program).is_file() {
         return Ok(());
