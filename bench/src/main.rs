@@ -3,12 +3,18 @@
 //!
 //! Findings are lines on standard output that begin with `RESULT ` and hold one JSON object.
 
+mod churn;
+mod crowd;
+mod line;
 mod measure;
+mod outage;
 mod pattern;
 mod peer;
+mod probe;
 mod rollout;
 mod serve;
 mod stats;
+mod stream;
 
 use std::net::SocketAddr;
 
@@ -42,6 +48,18 @@ enum Command {
     Rollout(rollout::Rollout),
     /// Measure connect, first byte, request/response and throughput to a server.
     Measure(measure::Measure),
+    /// Time one kind of exchange again and again, and print every sample.
+    Probe(probe::Probe),
+    /// Send or receive as fast as it goes for some seconds.
+    Stream(stream::Stream),
+    /// Open flows as fast as it goes for some seconds.
+    Churn(churn::Churn),
+    /// Many live flows that ask now and then, with and without one whose reader stalls.
+    Crowd(crowd::Crowd),
+    /// Flows that go on through an outage, and when each moved again.
+    Outage(outage::Outage),
+    /// Forward frames between two interfaces with delay, a rate and loss.
+    Line(line::Line),
     /// Open connections and keep them idle until a signal comes.
     Idle {
         #[arg(long)]
@@ -57,6 +75,12 @@ fn main() -> anyhow::Result<()> {
         Command::Serve { listen } => serve::forever(listen),
         Command::Rollout(r) => r.run(),
         Command::Measure(m) => m.run(),
+        Command::Probe(p) => p.run(),
+        Command::Stream(s) => s.run(),
+        Command::Churn(c) => c.run(),
+        Command::Crowd(c) => c.run(),
+        Command::Outage(o) => o.run(),
+        Command::Line(l) => l.run(),
         Command::Idle { to, flows } => measure::idle(&to, flows),
     }
 }

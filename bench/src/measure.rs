@@ -139,7 +139,7 @@ pub(crate) fn first_bytes(to: SocketAddr, n: usize) -> Result<(Vec<Duration>, Ve
     Ok((connect, first))
 }
 
-fn turns(to: SocketAddr, n: usize) -> Result<Vec<Duration>> {
+pub(crate) fn turns(to: SocketAddr, n: usize) -> Result<Vec<Duration>> {
     let mut s = peer::dial(to, b"e")?;
     let mut all = Vec::with_capacity(n);
     for _ in 0..n {
@@ -152,7 +152,7 @@ fn turns(to: SocketAddr, n: usize) -> Result<Vec<Duration>> {
 }
 
 /// A datagram there and back, `n` times; those that did not come back within a second are counted.
-fn datagrams(to: SocketAddr, n: usize, all: &mut (Vec<Duration>, usize)) -> Result<()> {
+pub(crate) fn datagrams(to: SocketAddr, n: usize, all: &mut (Vec<Duration>, usize)) -> Result<()> {
     let any: SocketAddr =
         if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
     let s = UdpSocket::bind(any)?;
@@ -204,10 +204,11 @@ fn down(to: SocketAddr, bytes: u64) -> Result<f64> {
 /// Holds `flows` open connections, each proved by one echo, until it is ended.
 pub(crate) fn idle(to: &str, flows: usize) -> Result<()> {
     let (at, _) = peer::find(to, Duration::from_secs(120))?;
+    peer::raise_limit()?;
     let mut all = Vec::with_capacity(flows);
-    for _ in 0..flows {
-        let mut s = peer::dial(at, b"ex")?;
-        s.read_exact(&mut [0])?;
+    for n in 0..flows {
+        let mut s = peer::dial(at, b"hx").with_context(|| format!("flow {n} of {flows}"))?;
+        s.read_exact(&mut [0]).with_context(|| format!("flow {n} of {flows}"))?;
         all.push(s);
     }
     say(&format!("IDLE {flows}"));

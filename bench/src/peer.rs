@@ -32,6 +32,14 @@ pub(crate) fn dial(to: SocketAddr, request: &[u8]) -> std::io::Result<TcpStream>
     Ok(s)
 }
 
+/// Thousands of flows are thousands of descriptors: as many as are allowed.
+pub(crate) fn raise_limit() -> Result<()> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).context("cannot raise the limit of open files")
+}
+
 fn ask(name: &str) -> Result<(SocketAddr, Seen)> {
     let to = resolve(name)?;
     let mut s = dial(to, b"i")?;

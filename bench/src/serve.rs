@@ -6,6 +6,9 @@
 //! | `e` | echoes |
 //! | `s` | reads to the end, answers with the count (u64 big-endian) |
 //! | `g` + u64 | sends that many bytes |
+//! | `h` | echoes, on one thread with all others of its kind: for flows by the thousand |
+//! | `w` + u64 | reads to the end and reports ([`REPORT`]) about every so many milliseconds |
+//! | `G` | sends until the client goes |
 //! | `t` + u64, u64 | takes a trajectory of the first length, sends a policy of the second |
 
 use std::{
@@ -16,12 +19,15 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{pattern, peer::Seen, stats::say};
+use crate::{crowd, pattern, peer::Seen, stats::say};
+
+/// Bytes of a report: how many have arrived, u64 big-endian.
+pub(crate) const REPORT: usize = 8;
 
 /// What a connection did, when that is worth counting.
 #[derive(Debug)]
@@ -107,6 +113,9 @@ fn serve(mut s: TcpStream, from: SocketAddr) -> Result<Option<Exchange>, (bool, 
     match &kind {
         b"i" => info(&mut s, from).map_err(|e| (false, e))?,
         b"e" => echo(&mut s).map_err(probe)?,
+        b"h" => crowd::adopt(s).map_err(|e| (false, e))?,
+        b"w" => report(&mut s).map_err(probe)?,
+        b"G" => endless(&mut s).map_err(probe)?,
         b"s" => sink(&mut s).map_err(probe)?,
         b"g" => source(&mut s).map_err(probe)?,
         b"t" => return exchange(&mut s, from).map(Some).map_err(|e| (true, e)),
@@ -150,6 +159,32 @@ fn sink(s: &mut TcpStream) -> io::Result<()> {
             0 => return s.write_all(&all.to_be_bytes()),
             n => all += n as u64,
         }
+    }
+}
+
+fn report(s: &mut TcpStream) -> io::Result<()> {
+    let every = Duration::from_millis(number(s)?);
+    let (mut b, mut all) = (vec![0; 1 << 20], 0u64);
+    let start = Instant::now();
+    let mut next = every;
+    loop {
+        let n = s.read(&mut b)?;
+        all += n as u64;
+        let now = start.elapsed();
+        if n == 0 || now >= next {
+            next = now + every;
+            s.write_all(&all.to_be_bytes())?;
+        }
+        if n == 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn endless(s: &mut TcpStream) -> io::Result<()> {
+    let b = vec![5; 1 << 20];
+    loop {
+        s.write_all(&b)?;
     }
 }
 

@@ -1,248 +1,150 @@
-//! Figures against raw TCP in the same run. Each is measured inside tasks of real Jobs, by a
-//! program that knows nothing of RLark.
+//! The data path against raw TCP, and against what people would use instead, in one run on one machine.
+//!
+//! Each scenario is a module. A scenario takes its measurements in rounds, and in each round every path
+//! gets its turn: what the machine does meanwhile falls on all of them alike.
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+mod brief;
+mod bulk;
+mod chart;
+mod churn;
+mod cut;
+mod distance;
+mod goals;
+mod idle;
+mod lab;
+mod latency;
+mod line;
+mod objects;
+mod peers;
+mod rows;
+mod series;
+mod stalled;
 
-use anyhow::{Context as _, Result, ensure};
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
 use clap::Args;
-use serde_json::Value;
-use test_kit::{
-    command::{output, stdout},
-    product::{Product, results, text},
-    wait::{eventually, pause},
-};
 
 use crate::{
-    report::{Figure, Goal, Report},
-    scenario::{self, number},
-    setup, signals,
-    ui::Steps,
+    report::{Figure, Report},
+    scenario, signals,
+    ui::{Progress, Steps},
 };
+use lab::Lab;
+use rows::Rows;
 
-const MANIFEST: &str = include_str!("bench/manifest.yaml");
-const OBJECTS: usize = 10_000;
+pub(crate) use brief::measure;
+pub(crate) use rows::Row;
 
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
     /// Write the result as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Draw the result as SVG files into this directory.
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+    /// Also measure what people would use instead, and install it where it is missing.
+    #[arg(long)]
+    peers: bool,
+    /// Only these scenarios.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Measure the programs in this directory instead of building them, to compare two builds.
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
     /// Exit with 1 when a goal is missed.
     #[arg(long)]
     check: bool,
 }
 
+/// What has been found so far.
+#[derive(Debug, Default)]
+struct Found {
+    figures: Vec<Figure>,
+    rows: Rows,
+    notes: Vec<String>,
+    /// Scenarios that came to no end, and why.
+    failed: Vec<String>,
+}
+
+/// A part of the bench: its name, what a person is told, and its work.
+type Scenario = (&'static str, &'static str, fn(&mut Lab, &mut Found, &Progress) -> Result<()>);
+
+/// In this order: the first ones need processes that have done nothing yet, the last ones leave something.
+const SCENARIOS: [Scenario; 11] = [
+    ("idle", "10 pods and 1,000 flows do nothing", idle::cores),
+    ("memory", "10,000 idle flows", idle::memory),
+    ("latency", "no delay: latencies", latency::run),
+    ("bulk", "no delay: throughput and its cost", bulk::run),
+    ("churn", "new flows", churn::run),
+    ("stalled", "1,000 live flows beside a stalled reader", stalled::run),
+    ("peers", "no delay: what people would use instead", peers::near),
+    ("cut", "30 s without the hub, twice", cut::run),
+    ("distance", "10 and 50 ms, 100 Mbit/s and 1 Gbit/s, loss", distance::run),
+    ("far-peers", "50 ms: what people would use instead", peers::far),
+    ("api", "kubectl get beside 10,000 objects", objects::run),
+];
+
 impl Bench {
     pub(crate) fn run(&self) -> Result<()> {
         signals::install()?;
+        let known = |n: &String| SCENARIOS.iter().any(|s| s.0 == n);
+        if let Some(other) = self.only.iter().find(|n| !known(n)) {
+            let all: Vec<&str> = SCENARIOS.iter().map(|s| s.0).collect();
+            bail!("--only {other}: the scenarios are {}", all.join(", "));
+        }
         let mut steps = Steps::default();
-        let mut product = scenario::prepare(&mut steps)?;
-        let figures = scenario::bring_up(&mut product, &mut steps)
-            .and_then(|()| measure(&mut product, &mut steps))
-            .map_err(|e| product.explain(e))?;
-        drop(product);
+        let programs = match &self.programs {
+            Some(dir) => dir.canonicalize()?,
+            None => scenario::built(&mut steps)?,
+        };
+        let mut lab = Lab::new(&programs, &mut steps)?;
+        let mut found = Found::default();
+        lab.open(&mut found.rows);
+        if self.peers {
+            steps.step("install what people would use instead", |_| {
+                lab.peers = peers::install(&mut found.notes);
+                Ok(())
+            })?;
+        }
+        for (name, told, work) in SCENARIOS {
+            let chosen = self.only.is_empty() || self.only.iter().any(|n| n == name);
+            if !chosen || name.ends_with("peers") && lab.peers.is_empty() {
+                continue;
+            }
+            if let Err(e) = steps.step(told, |bar| work(&mut lab, &mut found, bar)) {
+                test_kit::lab::interrupted()?;
+                found.failed.push(format!("{name}: {}", e.root_cause()));
+                eprintln!("{name}: {:#}", lab.product.explain(e));
+            }
+        }
+        drop(lab);
+        self.report(found, steps)
+    }
+
+    fn report(&self, mut found: Found, steps: Steps) -> Result<()> {
         let mut report = Report::new("cargo xtask bench");
-        report.results = figures;
+        let all = self.only.is_empty();
+        report.results = goals::in_order(found.figures, if all { "all" } else { "measured" });
+        found.notes.extend(found.failed.iter().map(|f| format!("not measured: {f}")));
+        found.rows.print();
         report.print();
+        for note in &found.notes {
+            println!("{note}");
+        }
+        if let Some(dir) = &self.svg {
+            chart::draw(dir, &found.rows)?;
+        }
+        report.measurements = found.rows.into_inner();
+        report.notes = found.notes;
+        report.steps = steps.done;
         if let Some(file) = &self.json {
             report.write(file)?;
         }
+        if !found.failed.is_empty() {
+            bail!("not everything could be measured: {}", found.failed.join("; "));
+        }
         if self.check { report.check() } else { Ok(()) }
     }
-}
-
-/// All figures, in a lab whose two sites are up.
-pub(crate) fn measure(p: &mut Product, steps: &mut Steps) -> Result<Vec<Figure>> {
-    let mut all = Vec::new();
-    steps.step("start servers and idle flows", |_| {
-        p.apply(MANIFEST)?;
-        eventually("the idle flows to stand", Duration::from_secs(120), || {
-            p.alive()?;
-            let logs = p.logs("bench-idle").unwrap_or_default();
-            Ok(logs.contains("IDLE ").then_some(()))
-        })
-    })?;
-    all.push(steps.step("idle for 10 s", |_| idle(p))?);
-    let direct = steps.step("within a site: raw and direct in turns", |b| job(p, "direct", b))?;
-    let raw = steps.step("between sites: raw, through one NAT", |_| scenario::raw(p))?;
-    let relay = steps.step("between sites: relayed", |b| job(p, "relay", b))?;
-    all.extend(direct_figures(&direct)?);
-    all.extend(relay_figures(&relay, &raw)?);
-    all.push(steps.step("kubectl get beside 10,000 objects", |_| kubectl_get(p))?);
-    Ok(all)
-}
-
-/// Runs one measuring Job of the manifest to its end.
-fn job(p: &mut Product, kind: &str, bar: &crate::ui::Progress) -> Result<Vec<Value>> {
-    let name = format!("bench-{kind}");
-    p.apply(&measuring_job(&name, kind))?;
-    scenario::finish(p, &name, bar, |_| true)?;
-    results(&p.logs(&name)?)
-}
-
-/// A Job with one measuring task: `direct` beside the server, `relay` at the other site.
-fn measuring_job(name: &str, kind: &str) -> String {
-    let (site, raw) = if kind == "direct" { ("cloud", "\"--raw\", ") } else { ("edge", "") };
-    format!(
-        r#"apiVersion: rlinf.io/v1alpha1
-kind: Job
-metadata: {{ name: {name} }}
-spec:
-  domain: bench
-  tasks:
-    - name: client
-      role: Rollout
-      agentType: Raw
-      nodeSelector: {{ site: {site} }}
-      raw:
-        artifact: file:///opt/rlark/bin/rlark-traffic
-        entrypoint: ["rlark-traffic", "measure", {raw}"--label", "{kind}", "--mib", "256", "--rounds", "11",
-          "--to", "bench-server-server-0.rlark-domain:7000"]
-"#
-    )
-}
-
-/// Cores used by all of the product's processes together while nothing happens.
-fn idle(p: &mut Product) -> Result<Figure> {
-    let (start, before) = (Instant::now(), p.cpu_seconds()?);
-    pause(Duration::from_secs(10));
-    let used = (p.cpu_seconds()? - before) / start.elapsed().as_secs_f64();
-    Ok(Figure::new("idle.cpu.cores", used, "cores", Goal::AtMost(0.01), 1))
-}
-
-fn path<'a>(all: &'a [Value], which: &str) -> Result<&'a Value> {
-    let found = all.iter().find(|v| text(v, "/path") == which);
-    found.with_context(|| format!("no result over the {which} path"))
-}
-
-fn direct_figures(all: &[Value]) -> Result<Vec<Figure>> {
-    let (ours, raw) = (path(all, "virtual")?, path(all, "raw")?);
-    let raw_up = number(raw, "/up_gbps");
-    let (connect, raw_connect) = (number(ours, "/connect/p50_us"), number(raw, "/connect/p50_us"));
-    Ok(vec![
-        Figure::new("direct.throughput.ratio", paired(ours, raw)?, "", Goal::AtLeast(0.95), 11)
-            .beside("raw Gbit/s", raw_up),
-        Figure::new(
-            "direct.connect.extra_us",
-            connect - raw_connect,
-            "us",
-            Goal::AtMost(10.0),
-            samples(ours),
-        )
-        .beside("raw", raw_connect),
-        datagram("udp.direct.extra_us", ours, raw, 5.0),
-    ])
-}
-
-fn relay_figures(relay: &[Value], raw: &Value) -> Result<Vec<Figure>> {
-    let ours = path(relay, "virtual")?;
-    let raw_up = number(raw, "/up_gbps");
-    let least = 3.0f64.min(0.2 * raw_up);
-    let n = samples(ours);
-    Ok(vec![
-        Figure::new(
-            "relay.first_byte.p50_us",
-            number(ours, "/first_byte/p50_us"),
-            "us",
-            Goal::AtMost(500.0),
-            n,
-        )
-        .beside("raw", number(raw, "/first_byte/p50_us")),
-        Figure::new(
-            "relay.first_byte.p99_us",
-            number(ours, "/first_byte/p99_us"),
-            "us",
-            Goal::None,
-            n,
-        )
-        .beside("raw", number(raw, "/first_byte/p99_us")),
-        Figure::new(
-            "relay.request_response.p50_us",
-            number(ours, "/request_response/p50_us"),
-            "us",
-            Goal::None,
-            n,
-        )
-        .beside("raw", number(raw, "/request_response/p50_us")),
-        Figure::new(
-            "relay.throughput.gbps",
-            number(ours, "/up_gbps"),
-            "Gbit/s",
-            Goal::AtLeast(least),
-            11,
-        )
-        .beside("raw", raw_up),
-        Figure::new(
-            "relay.throughput.down.gbps",
-            number(ours, "/down_gbps"),
-            "Gbit/s",
-            Goal::None,
-            11,
-        )
-        .beside("raw", number(raw, "/down_gbps")),
-        datagram("udp.relay.extra_us", ours, raw, 100.0),
-    ])
-}
-
-/// The median of the rounds' ratios: what the machine does meanwhile falls on both of a round.
-fn paired(ours: &Value, raw: &Value) -> Result<f64> {
-    let rounds = |v: &Value| -> Vec<f64> {
-        let all = v.pointer("/rounds_gbps").and_then(Value::as_array);
-        all.into_iter().flatten().filter_map(Value::as_f64).collect()
-    };
-    let mut all: Vec<f64> = rounds(ours).iter().zip(rounds(raw)).map(|(o, r)| o / r).collect();
-    all.sort_unstable_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().context("no round")
-}
-
-/// What a datagram and its echo take longer than without us.
-fn datagram(name: &'static str, ours: &Value, raw: &Value, at_most: f64) -> Figure {
-    let p50 = |v| number(v, "/datagram/p50_us");
-    Figure::new(name, p50(ours) - p50(raw), "us", Goal::AtMost(at_most), samples(ours))
-        .beside("raw", p50(raw))
-}
-
-fn samples(v: &Value) -> usize {
-    let n = v.pointer("/first_byte/samples").and_then(Value::as_u64);
-    n.and_then(|n| n.try_into().ok()).unwrap_or(0)
-}
-
-/// `kubectl get` of one object among many, less what kubectl needs to start.
-fn kubectl_get(p: &Product) -> Result<Figure> {
-    fill(p)?;
-    let timed = |args: &[&str]| -> Result<f64> {
-        let mut all = Vec::new();
-        for _ in 0..21 {
-            let start = Instant::now();
-            output(&mut p.kubectl(args.iter().copied()))?;
-            all.push(start.elapsed().as_secs_f64() * 1e3);
-        }
-        all.sort_unstable_by(f64::total_cmp);
-        all.get(10).copied().context("no sample")
-    };
-    let get = timed(&["get", "configmap", "bench-5000"])?;
-    let start = timed(&["version", "--client"])?;
-    let goal = Goal::AtMost(30.0);
-    Ok(Figure::new("kubectl.get.p50_ms", get - start, "ms", goal, 21)
-        .beside("kubectl start", start))
-}
-
-fn fill(p: &Product) -> Result<()> {
-    let items: Vec<Value> = (0..OBJECTS)
-        .map(|i| {
-            serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap",
-                "metadata": {"name": format!("bench-{i}"), "labels": {"bench": "true"}},
-                "data": {"value": i.to_string()}})
-        })
-        .collect();
-    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items});
-    let file = p.lab.dir().join("objects.json");
-    std::fs::write(&file, serde_json::to_vec(&list)?)?;
-    let mut c = p.kubectl(["create", "--validate=false", "-o", "name", "-f"]);
-    let made = stdout(c.arg(&file)).with_context(|| setup::kubectl().display().to_string())?;
-    ensure!(made.lines().count() == OBJECTS, "{} objects were created", made.lines().count());
-    Ok(())
 }

@@ -7,13 +7,38 @@ use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use test_kit::command::{cmd, stdout};
 
-use crate::ui::Step;
+use crate::{bench::Row, ui::Step};
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
     cpu: String,
     cores: usize,
+    memory_gib: f64,
     kernel: String,
+    hypervisor: bool,
+    congestion_control: String,
+    /// How busy the machine was with other things when the report began, in cores.
+    load: f64,
+}
+
+impl Machine {
+    fn here() -> Self {
+        let read = |f: &str| fs::read_to_string(f).unwrap_or_default().trim().to_owned();
+        let (cpuinfo, meminfo) = (read("/proc/cpuinfo"), read("/proc/meminfo"));
+        let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
+        let kib = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"));
+        let kib = kib.and_then(|l| l.trim().trim_end_matches(" kB").parse::<f64>().ok());
+        let load = read("/proc/loadavg");
+        Self {
+            cpu: model.map_or("unknown", |(_, m)| m).to_owned(),
+            cores: std::thread::available_parallelism().map_or(0, Into::into),
+            memory_gib: (kib.unwrap_or(f64::NAN) / 104_857.6).round() / 10.0,
+            kernel: read("/proc/sys/kernel/osrelease"),
+            hypervisor: cpuinfo.contains(" hypervisor"),
+            congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control"),
+            load: load.split(' ').next().and_then(|w| w.parse().ok()).unwrap_or(f64::NAN),
+        }
+    }
 }
 
 /// What was measured beside it in the same run.
@@ -68,6 +93,10 @@ pub(crate) struct Report {
     commit: String,
     machine: Machine,
     pub(crate) results: Vec<Figure>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) measurements: Vec<Row>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) notes: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) job_phase: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -78,16 +107,13 @@ impl Report {
     pub(crate) fn new(command: &str) -> Self {
         let line = |r: Result<String>| r.map(|s| s.trim().to_owned()).unwrap_or_default();
         let commit = line(stdout(&mut cmd("git", ["rev-parse", "--short=12", "HEAD"])));
-        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
-        let cores = std::thread::available_parallelism().map_or(0, Into::into);
-        let kernel = line(stdout(&mut cmd("uname", ["-r"])));
-        let cpu = model.map_or("unknown", |(_, m)| m).to_owned();
         Self {
             command: command.to_owned(),
             commit,
-            machine: Machine { cpu, cores, kernel },
+            machine: Machine::here(),
             results: Vec::new(),
+            measurements: Vec::new(),
+            notes: Vec::new(),
             job_phase: None,
             steps: Vec::new(),
         }

@@ -1,6 +1,9 @@
 //! What the demo and the bench run: the steps from nothing to a finished Job.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
@@ -51,10 +54,20 @@ pub(crate) struct Outcome {
 
 /// Builds, and makes the namespaces.
 pub(crate) fn prepare(steps: &mut Steps) -> Result<Product> {
+    let programs = built(steps)?;
+    namespaces(steps, &programs)
+}
+
+/// Builds the programs and gives their directory.
+pub(crate) fn built(steps: &mut Steps) -> Result<PathBuf> {
     steps.step("check this machine", |_| setup::ensure_all().map(drop))?;
-    let programs = steps.step("build the programs", build::programs)?;
+    steps.step("build the programs", build::programs)
+}
+
+/// Makes the namespaces for built programs.
+pub(crate) fn namespaces(steps: &mut Steps, programs: &Path) -> Result<Product> {
     steps.step("an internet, a hub, and NATs that let nothing in", |_| {
-        let mut p = Product::new(&programs, setup::kubectl())?;
+        let mut p = Product::new(programs, setup::kubectl())?;
         p.spread_over_cpus();
         Ok(p)
     })

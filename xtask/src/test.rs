@@ -37,7 +37,8 @@ impl Tier {
 }
 
 /// Crates whose tests need root and change namespaces: one test at a time.
-const KERNEL: [&str; 4] = ["test-kernel", "datapath-net", "agent-workload", "rlark-node"];
+const KERNEL: [&str; 5] =
+    ["test-kernel", "datapath-net", "agent-workload", "rlark-node", "rlark-bench"];
 
 #[derive(Debug, Default)]
 struct Totals {

@@ -55,6 +55,11 @@ impl Progress {
         Self { name: name.to_owned(), bar: Some(bar) }
     }
 
+    /// For a part of a step whose progress nobody is shown.
+    pub(crate) const fn silent() -> Self {
+        Self { name: String::new(), bar: None }
+    }
+
     /// Turns the spinner into a bar; `bytes` chooses the unit.
     pub(crate) fn length(&self, all: u64, unit: Unit) {
         let Some(bar) = &self.bar else { return };

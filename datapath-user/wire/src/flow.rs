@@ -155,6 +155,13 @@ impl Flow {
         self.tx.is_done() && self.rx.is_done()
     }
 
+    /// False once the peer has everything and this side has everything of the peer's: what is left to
+    /// deliver here needs no carrier, and the peer may have forgotten the flow.
+    #[must_use]
+    pub fn needs_peer(&self) -> bool {
+        !(self.tx.is_done() && self.rx.has_fin())
+    }
+
     /// The OPEN of this flow (opener); the first bytes, if any, are added by the caller.
     #[must_use]
     pub fn open_frame(&self, src: std::net::SocketAddr, dst: std::net::SocketAddr) -> Open {
@@ -182,7 +189,8 @@ impl Flow {
     /// seen the flow: then OPEN is sent again and everything from offset 0 follows it.
     pub fn resume(&mut self) -> Option<Frame<'static>> {
         self.generation = self.generation.wrapping_add(1);
-        if self.phase == Phase::Opening && self.tx.acked() == 0 {
+        let unknown = self.tx.acked() == 0 && self.rx.received() == 0;
+        if self.phase == Phase::Opening && unknown {
             self.paused = false;
             self.tx.repeat();
             return None;

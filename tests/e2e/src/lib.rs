@@ -1,6 +1,9 @@
 //! What every end-to-end test starts from; the tests are in `tests/`. They run the built programs,
 //! so `cargo xtask test e2e` builds those first.
 
+pub mod conformance;
+pub mod load;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -10,10 +13,14 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use test_kit::{
     command::{cmd, stdout},
+    pod::RunningPod,
     process::wrapped,
     product::{Machine, Product},
     wait::eventually,
 };
+
+/// The machine's own, which every pod sees as well.
+pub const PYTHON: &str = "/usr/bin/python3";
 
 /// The directory of the built programs: these tests are built beside them.
 pub fn programs() -> Result<PathBuf> {
@@ -54,6 +61,26 @@ pub fn example() -> Result<String> {
 pub fn probe(p: &Product, name: &str) -> Result<String> {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("probe").join(name);
     Ok(p.lab.share(&from)?.display().to_string())
+}
+
+/// A copy of a directory of `tests/e2e/probe`, as [`probe`].
+pub fn probe_directory(p: &Product, name: &str) -> Result<String> {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("probe").join(name);
+    let mut to = None;
+    let files = fs::read_dir(&from).with_context(|| from.display().to_string())?.flatten();
+    for file in files.filter(|f| f.path().is_file()) {
+        let flat = p.lab.share(&file.path())?;
+        let dir = flat.with_file_name(name);
+        fs::create_dir_all(&dir)?;
+        fs::rename(&flat, dir.join(file.file_name()))?;
+        to = Some(dir);
+    }
+    Ok(to.context("an empty directory")?.display().to_string())
+}
+
+/// A pod on a machine, once it runs.
+pub fn pod(p: &Product, machine: usize, name: &str) -> Result<RunningPod> {
+    eventually(name, Duration::from_secs(20), || Ok(p.pod(machine, name).ok()))
 }
 
 /// A Job in the Domain `two-sites` whose tasks do nothing but stand there: `(name, site)`.

@@ -101,6 +101,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// An IPv4 packet (checksums are the kernel's matter).
@@ -171,6 +173,48 @@ pub(crate) mod tests {
             for n in 0..whole.len() {
                 assert_eq!(parse(whole.get(..n).unwrap()), None, "{n}");
             }
+        }
+    }
+
+    /// Bytes of any kind, and packets that begin as ours do, so that more than the first check is met.
+    fn anything() -> impl Strategy<Value = Vec<u8>> {
+        let any_bytes = || prop::collection::vec(any::<u8>(), 0..120);
+        let protocol = prop::sample::select(vec![UDP, ICMP, ICMPV6, V6_FRAGMENT, 6]);
+        let kind = prop::sample::select(vec![0, 3, 5, 8, 11, 12, 128, 129, 136, UDP, ICMPV6]);
+        let payload = (kind, any_bytes()).prop_map(|(kind, rest)| [&[kind], &*rest].concat());
+        let fields = prop::collection::vec((0usize..60, any::<u8>()), 0..3);
+        let ours =
+            (protocol, payload, any::<bool>(), fields).prop_map(|(p, payload, four, set)| {
+                let mut packet =
+                    if four { v4(p, "10.0.0.2", "10.0.0.1", &payload) } else { v6(p, &payload) };
+                for (at, byte) in set {
+                    packet.get_mut(at).into_iter().for_each(|b| *b = byte);
+                }
+                packet
+            });
+        prop_oneof![1 => any_bytes(), 9 => ours]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+        #[test]
+        fn whatever_passes_says_its_own_length_and_is_no_other_protocol(packet in anything()) {
+            let Some(header) = parse(&packet) else { return Ok(()) };
+            let (length, protocol) = if header.src.is_ipv4() {
+                (usize::from(word(&packet, 2).unwrap()), packet[9])
+            } else {
+                let next = if packet[6] == V6_FRAGMENT { packet[40] } else { packet[6] };
+                (40 + usize::from(word(&packet, 4).unwrap()), next)
+            };
+            prop_assert_eq!(length, packet.len());
+            prop_assert_eq!(header.src.is_ipv4(), header.dst.is_ipv4());
+            match header.protocol {
+                Protocol::Udp => prop_assert_eq!(protocol, UDP),
+                Protocol::Icmp => prop_assert!(protocol == ICMP || protocol == ICMPV6),
+                Protocol::Tcp => prop_assert!(false, "TCP is not for here"),
+            }
+            prop_assert_eq!(parse(&packet[..packet.len() - 1]), None);
+            prop_assert_eq!(parse(&[&packet[..], &[0]].concat()), None);
         }
     }
 }
