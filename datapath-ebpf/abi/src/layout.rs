@@ -5,7 +5,7 @@
 //! families share one code path. Ports are in host order, in a word of their own.
 
 /// Version of everything in this file; names the pin directory.
-pub const LAYOUT: u32 = 2;
+pub const LAYOUT: u32 = 3;
 
 /// An address: the 16 bytes of its IPv6 form, as words in memory order.
 pub type Ip = [u32; 4];
@@ -53,6 +53,15 @@ pub const FEATURE_RETVAL: u32 = 1;
 /// `FEATURES` bit: `bpf_sk_lookup.ingress_ifindex` exists (Linux 5.17); else the guard goes by source.
 pub const FEATURE_INGRESS: u32 = 2;
 
+/// `FEATURES` bit: `bpf_setsockopt` exists in sendmsg hooks (Linux 5.12); else a socket that is bound to the VIP's interface stays so.
+pub const FEATURE_SETSOCKOPT: u32 = 4;
+
+/// `SO_MARK` of the relay's sockets in a pod's namespace, which alone may be bound to other members' addresses.
+pub const RELAY_MARK: u32 = 0x0072_6c00;
+
+/// [`Listener::ip`] of a listener on `::` that takes no IPv4; no socket can listen on that address itself.
+pub const ANY_V6_ONLY: Ip = [u32::MAX; 4];
+
 /// [`DirectFlow::state`]: the connect left, no answer yet.
 pub const STATE_SYN_SENT: u32 = 2;
 /// [`DirectFlow::state`]: the connection stands.
@@ -92,6 +101,8 @@ pub enum Reason {
     Datagram = 13,
     /// EACCES: the Domain does not allow the port.
     Port = 14,
+    /// EADDRNOTAVAIL: bind() to an address of the Domain's network that is not the pod's.
+    ForeignAddress = 15,
 }
 
 /// A pod's place in one address family of its Domain.
@@ -119,6 +130,9 @@ impl Face {
 pub struct Pod {
     pub domain: u32,
     pub flags: u32,
+    /// Index of the VIP's interface in the namespace.
+    pub device: u32,
+    pub pad: u32,
     pub v4: Face,
     pub v6: Face,
 }
@@ -267,7 +281,7 @@ pub struct GuardPod {
 // Maps compare and copy bytes: a hole would be an uninitialised part of a key.
 const _: () = {
     assert!(size_of::<Face>() == 64);
-    assert!(size_of::<Pod>() == 8 + 2 * 64);
+    assert!(size_of::<Pod>() == 16 + 2 * 64);
     assert!(size_of::<VipKey>() == 20);
     assert!(size_of::<Vip>() == 8 + 4 * 4 + 16);
     assert!(size_of::<Listener>() == 8 + 16 + 8);

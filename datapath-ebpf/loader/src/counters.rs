@@ -15,7 +15,7 @@ use crate::{
     table::is_absent,
 };
 
-const ALL: [Reason; 15] = [
+const ALL: [Reason; 16] = [
     Reason::Outside,
     Reason::OwnVip,
     Reason::Direct,
@@ -31,6 +31,7 @@ const ALL: [Reason; 15] = [
     Reason::VipListener,
     Reason::Datagram,
     Reason::Port,
+    Reason::ForeignAddress,
 ];
 
 /// How often one thing happened in one Domain since the maps were made.
@@ -60,6 +61,7 @@ impl Count {
             Reason::VipListener => "vip_listener",
             Reason::Datagram => "datagram",
             Reason::Port => "port",
+            Reason::ForeignAddress => "foreign_address",
         }
     }
 
@@ -72,6 +74,7 @@ impl Count {
             Reason::UnknownVip
             | Reason::Policy
             | Reason::Port
+            | Reason::ForeignAddress
             | Reason::NoListener
             | Reason::RecentlyRefused
             | Reason::NoRelay

@@ -105,7 +105,7 @@ impl Datapath {
             counters: Counters::take(&mut ebpf)?,
             mirror: MirrorWords::take(&mut ebpf)?,
             events: Mutex::new(Some(Events::take(&mut ebpf)?)),
-            landing: Arc::new(Landing::take(&mut ebpf)?),
+            landing: Arc::new(Landing::take(&mut ebpf, &directory)?),
             directory,
         })
     }
@@ -120,17 +120,32 @@ impl Datapath {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Detaches everything and removes all pins of this layout, guards included.
+    /// How many guards are pinned here, adopted or not.
     ///
     /// # Errors
-    /// A pin cannot be removed; the others are gone.
-    pub fn unpin(self) -> io::Result<()> {
-        let Self { directory, hooks, .. } = self;
-        drop(hooks);
-        match &directory {
-            MapDirectory::Private { .. } => Ok(()),
-            MapDirectory::Pinned { path } => fs::remove_dir_all(path),
+    /// The pin directory cannot be read.
+    pub fn pinned_guards(&self) -> io::Result<usize> {
+        Ok(self.directory.guards()?.len())
+    }
+
+    /// Removes the pins of this layout, so that everything goes with this value; with `guards_too` those of guards as well, of
+    /// whose namespaces no route may lead to the Domain any more.
+    ///
+    /// # Errors
+    /// A pin cannot be removed; others may be gone.
+    pub fn unpin(&self, guards_too: bool) -> io::Result<()> {
+        let MapDirectory::Pinned { path } = &self.directory else { return Ok(()) };
+        if guards_too {
+            return fs::remove_dir_all(path);
         }
+        let guards = self.directory.guards()?;
+        for entry in fs::read_dir(path)? {
+            let path = entry?.path();
+            if guards.iter().all(|guard| guard.path != path) {
+                fs::remove_file(path)?;
+            }
+        }
+        Ok(())
     }
 
     pub(crate) const fn tables(&self) -> &Tables {

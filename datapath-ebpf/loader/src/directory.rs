@@ -56,6 +56,57 @@ impl MapDirectory {
     pub(crate) fn is_pinned(&self) -> bool {
         matches!(self, Self::Pinned { .. })
     }
+
+    /// The guards that are pinned here.
+    pub(crate) fn guards(&self) -> io::Result<Vec<GuardPin>> {
+        if !self.is_pinned() {
+            return Ok(Vec::new());
+        }
+        let mut guards = Vec::new();
+        for entry in fs::read_dir(self.path())? {
+            guards.extend(GuardPin::parse(&entry?.path()));
+        }
+        Ok(guards)
+    }
+
+    /// Where a guard is pinned, if at all.
+    pub(crate) fn guard(&self, netns: u64, slot: u32) -> Option<GuardPin> {
+        let path = self.path().join(format!("guard_{netns:x}_{slot}"));
+        self.is_pinned().then_some(GuardPin { path, netns, slot })
+    }
+
+    /// Takes away the directories of other layouts, whose programs would go on beside ours.
+    pub(crate) fn remove_other_layouts(&self) -> io::Result<()> {
+        let Self::Pinned { path } = self else { return Ok(()) };
+        let Some(pins) = path.parent() else { return Ok(()) };
+        for entry in fs::read_dir(pins)? {
+            let other = entry?.path();
+            let name = other.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+            let layout = name.strip_prefix('v').and_then(|n| n.parse::<u32>().ok());
+            if layout.is_some_and(|layout| layout != LAYOUT) {
+                fs::remove_dir_all(&other)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A guard's pin. Its name says which landing slot the program behind it uses: that slot is no other guard's, even before the
+/// guard is adopted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GuardPin {
+    pub(crate) path: PathBuf,
+    pub(crate) netns: u64,
+    pub(crate) slot: u32,
+}
+
+impl GuardPin {
+    fn parse(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_str()?.strip_prefix("guard_")?;
+        let (netns, slot) = name.split_once('_')?;
+        let netns = u64::from_str_radix(netns, 16).ok()?;
+        Some(Self { path: path.to_owned(), netns, slot: slot.parse().ok()? })
+    }
 }
 
 fn detached_bpffs() -> rustix::io::Result<OwnedFd> {
@@ -76,6 +127,13 @@ pub struct BpffsMount {
 }
 
 impl BpffsMount {
+    /// The mount at `path` is the caller's, whoever made it: drop unmounts it.
+    #[must_use]
+    pub fn take_over(mut self, path: &Path) -> Self {
+        self.ours = Some(path.to_owned());
+        self
+    }
+
     /// Leaves the mount in place, for pins that shall outlive the process.
     pub fn keep(mut self) {
         self.ours = None;

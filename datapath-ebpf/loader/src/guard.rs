@@ -2,9 +2,8 @@
 
 use std::{
     collections::BTreeSet,
-    fmt,
+    fmt, io,
     os::fd::{AsFd, AsRawFd as _, BorrowedFd},
-    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -17,10 +16,10 @@ use datapath_abi::{GuardPod, MAX_GUARDS};
 
 use crate::{
     datapath::Datapath,
-    directory::MapDirectory,
+    directory::{GuardPin, MapDirectory},
     error::{GuardError, LoadError},
     hooks::{Hook, load, replace},
-    object,
+    link, object,
     pods::{NetnsCookie, PodEntry},
     table::is_absent,
 };
@@ -53,11 +52,14 @@ impl fmt::Debug for Landing {
 impl Landing {
     const MAP: &str = "LANDING";
 
-    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, LoadError> {
+    /// Slots of pinned guards are taken.
+    pub(crate) fn take(ebpf: &mut Ebpf, directory: &MapDirectory) -> Result<Self, LoadError> {
+        let pins = directory.guards().map_err(|e| LoadError::Directory(e))?;
+        let taken = pins.into_iter().map(|pin| pin.slot).collect();
         let map = ebpf.take_map(Self::MAP).ok_or(LoadError::Incomplete(Self::MAP))?;
         let map = SockMap::try_from(map)
             .map_err(|source| LoadError::MapShape { map: Self::MAP, source: Box::new(source) })?;
-        Ok(Self { map: Mutex::new(map), taken: Mutex::default() })
+        Ok(Self { map: Mutex::new(map), taken: Mutex::new(taken) })
     }
 
     fn reserve(&self) -> Option<Slot> {
@@ -67,10 +69,8 @@ impl Landing {
         Some(Slot(free))
     }
 
-    fn release(&self, slot: Slot) -> Result<(), GuardError> {
-        let cleared = self.clear(slot);
+    fn free(&self, slot: Slot) {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot.0);
-        cleared
     }
 
     fn set(&self, slot: Slot, listener: BorrowedFd<'_>) -> Result<(), GuardError> {
@@ -102,7 +102,7 @@ pub struct Guard {
     slot: Slot,
     landing: Arc<Landing>,
     link: Option<FdLink>,
-    pin: Option<PathBuf>,
+    pin: Option<GuardPin>,
 }
 
 impl Guard {
@@ -120,10 +120,10 @@ impl Guard {
     ///
     /// # Errors
     /// The pin cannot be removed; the slot is free all the same.
-    pub fn detach(mut self) -> std::io::Result<()> {
+    pub fn detach(mut self) -> io::Result<()> {
         drop(self.link.take());
         match self.pin.take() {
-            Some(pin) => std::fs::remove_file(pin),
+            Some(pin) => std::fs::remove_file(pin.path),
             None => Ok(()),
         }
     }
@@ -132,7 +132,11 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         // The slot's socket leaves the map by itself when it closes, so a failure here leaks nothing.
-        let _closed_by_owner = self.landing.release(self.slot);
+        let _closed_by_owner = self.landing.clear(self.slot);
+        // A pinned program goes on and keeps its slot.
+        if self.pin.is_none() {
+            self.landing.free(self.slot);
+        }
     }
 }
 
@@ -147,15 +151,16 @@ impl Datapath {
         netns: BorrowedFd<'_>,
         config: GuardConfig,
     ) -> Result<Guard, GuardError> {
-        let landing = self.landing();
-        let slot = landing.reserve().ok_or(GuardError::NoSlot(MAX_GUARDS))?;
-        let mut guard = Guard {
-            netns: config.netns,
-            slot,
-            landing: Arc::clone(landing),
-            link: None,
-            pin: None,
+        let (landing, directory) = (self.landing(), self.directory());
+        let failed = |e| GuardError::Load(Box::new(e));
+        let pins = directory.guards().map_err(|e| failed(LoadError::Directory(e)))?;
+        let pinned = pins.into_iter().find(|pin| pin.netns == config.netns.0);
+        let slot = match &pinned {
+            Some(pin) => Slot(pin.slot),
+            None => landing.reserve().ok_or(GuardError::NoSlot(MAX_GUARDS))?,
         };
+        let (netns_cookie, landing) = (config.netns, Arc::clone(landing));
+        let mut guard = Guard { netns: netns_cookie, slot, landing, link: None, pin: pinned };
         let global = GuardPod {
             netns: config.netns.0,
             domain: config.pod.domain.0,
@@ -163,15 +168,11 @@ impl Datapath {
             v4: config.pod.v4,
             v6: config.pod.v6,
         };
-        let directory = self.directory();
-        let failed = |e| GuardError::Load(Box::new(e));
         let mut ebpf = object::open(&directory.path(), Some(&global)).map_err(failed)?;
         let program = load(&mut ebpf, Hook::SkLookup).map_err(failed)?;
-        let pin = guard_pin(directory, config.netns);
-        if let Some(pin) = pin.as_deref().filter(|pin| pin.exists()) {
-            replace(program, pin)
+        if let Some(pin) = &guard.pin {
+            replace(program, &pin.path)
                 .map_err(|source| failed(LoadError::Replace { hook: Hook::SkLookup, source }))?;
-            guard.pin = Some(pin.to_owned());
             return Ok(guard);
         }
         let Program::SkLookup(program) = program else {
@@ -182,16 +183,31 @@ impl Datapath {
             .and_then(|id| program.take_link(id))
             .map_err(|source| GuardError::Attach(Box::new(source)))?;
         let link = FdLink::from(link);
-        match pin {
+        match directory.guard(config.netns.0, slot.0) {
             None => guard.link = Some(link),
             Some(pin) => {
-                link.pin(&pin).map_err(|source| {
+                link.pin(&pin.path).map_err(|source| {
                     failed(LoadError::Pin { hook: Hook::SkLookup, source: Box::new(source) })
                 })?;
                 guard.pin = Some(pin);
             }
         }
         Ok(guard)
+    }
+
+    /// Takes away what earlier processes pinned and nobody can use: guards of namespaces that are gone, programs and maps of other
+    /// layouts. Call it once every pod that lives has its guard from this process.
+    ///
+    /// # Errors
+    /// A pin cannot be read or removed.
+    pub fn sweep_pins(&self) -> io::Result<()> {
+        for pin in self.directory().guards()? {
+            if link::attached_to(&pin.path)?.is_none() {
+                std::fs::remove_file(&pin.path)?;
+                self.landing().free(Slot(pin.slot));
+            }
+        }
+        self.directory().remove_other_layouts()
     }
 
     /// Lands relayed TCP connections of a guard's pod on `listener`: a listening socket made in the pod's namespace, at
@@ -211,8 +227,4 @@ impl Datapath {
     pub fn unland(&self, slot: Slot) -> Result<(), GuardError> {
         self.landing().clear(slot)
     }
-}
-
-fn guard_pin(directory: &MapDirectory, netns: NetnsCookie) -> Option<PathBuf> {
-    directory.is_pinned().then(|| directory.path().join(format!("guard_{:x}", netns.0)))
 }

@@ -2,7 +2,10 @@
 
 use std::{
     fmt, fs, io,
-    os::fd::{AsFd, AsRawFd as _},
+    os::{
+        fd::{AsFd, AsRawFd as _},
+        unix::fs::MetadataExt as _,
+    },
     path::{Path, PathBuf},
 };
 
@@ -14,7 +17,7 @@ use aya::{
     },
 };
 
-use crate::{error::LoadError, object::link_update};
+use crate::{error::LoadError, link};
 
 /// One program of the data path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,6 +33,8 @@ pub enum Hook {
     Getsockname4,
     Getsockname6,
     SockOps,
+    Bind4,
+    Bind6,
     PostBind4,
     PostBind6,
     SockRelease,
@@ -40,9 +45,11 @@ pub enum Hook {
 impl Hook {
     /// All hooks that hang on the cgroup. Names first and verdicts last, so that no connection is steered
     /// before its names are right.
-    pub const CGROUP: [Self; 14] = [
+    pub const CGROUP: [Self; 16] = [
         Self::SockOps,
         Self::SockRelease,
+        Self::Bind4,
+        Self::Bind6,
         Self::PostBind4,
         Self::PostBind6,
         Self::Recvmsg4,
@@ -71,6 +78,8 @@ impl Hook {
             Self::Getsockname4 => "getsockname4",
             Self::Getsockname6 => "getsockname6",
             Self::SockOps => "sock_ops",
+            Self::Bind4 => "bind4",
+            Self::Bind6 => "bind6",
             Self::PostBind4 => "post_bind4",
             Self::PostBind6 => "post_bind6",
             Self::SockRelease => "sock_release",
@@ -92,6 +101,8 @@ impl Hook {
             Self::Getsockname4 => "rl_getsockname4",
             Self::Getsockname6 => "rl_getsockname6",
             Self::SockOps => "rl_sockops",
+            Self::Bind4 => "rl_bind4",
+            Self::Bind6 => "rl_bind6",
             Self::PostBind4 => "rl_post_bind4",
             Self::PostBind6 => "rl_post_bind6",
             Self::SockRelease => "rl_sock_release",
@@ -129,7 +140,8 @@ pub(crate) fn load(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut Program, LoadErro
 }
 
 /// Loads one hook and attaches it beside whatever is there. With a pin directory, the program behind an existing
-/// pinned link is replaced in place (no gap, no wrong refusal) and a new link is pinned.
+/// pinned link is replaced in place (no gap, no wrong refusal) and a new link is pinned. A link whose cgroup is gone or
+/// another one is taken away.
 pub(crate) fn attach(
     ebpf: &mut Ebpf,
     hook: Hook,
@@ -139,8 +151,13 @@ pub(crate) fn attach(
     let pin = pins.map(|pins| pins.join(format!("link_{hook}")));
     let program = load(ebpf, hook)?;
     if let Some(pin) = pin.as_deref().filter(|pin| pin.exists()) {
-        replace(program, pin).map_err(|source| LoadError::Replace { hook, source })?;
-        return Ok(Attached::Adopted(pin.to_owned()));
+        let failed = |source| LoadError::Replace { hook, source };
+        let inode = cgroup.1.metadata().map_err(failed)?.ino();
+        if link::attached_to(pin).map_err(failed)? == Some(inode) {
+            replace(program, pin).map_err(failed)?;
+            return Ok(Attached::Adopted(pin.to_owned()));
+        }
+        fs::remove_file(pin).map_err(failed)?;
     }
     let link = match program {
         Program::CgroupSockAddr(p) => p
@@ -183,5 +200,5 @@ pub(crate) fn replace(program: &Program, pin: &Path) -> io::Result<()> {
         _ => return Err(io::ErrorKind::Unsupported.into()),
     }
     .map_err(io::Error::other)?;
-    link_update(pin, fd.as_fd().as_raw_fd())
+    link::update(pin, fd.as_fd().as_raw_fd())
 }

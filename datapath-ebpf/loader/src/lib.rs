@@ -24,6 +24,7 @@ mod events;
 mod flows;
 mod guard;
 mod hooks;
+mod link;
 mod listeners;
 mod mirror;
 mod object;
@@ -49,5 +50,7 @@ pub use routes::{Changes, Denial, Listeners, Route};
 
 /// Version of the map layouts; part of the pin directory's name.
 pub use datapath_abi::LAYOUT;
+/// `SO_MARK` of sockets that may be bound to addresses of a pod's peers in its namespace.
+pub use datapath_abi::RELAY_MARK;
 /// Why a program did what it did: the label of a counter.
 pub use datapath_abi::Reason;

@@ -61,6 +61,7 @@ impl Face {
 pub struct PodEntry {
     pub(crate) domain: DomainId,
     pub(crate) restricted: bool,
+    pub(crate) device: u32,
     pub(crate) v4: abi::Face,
     pub(crate) v6: abi::Face,
 }
@@ -74,8 +75,13 @@ impl PodEntry {
         domain: DomainId,
         faces: impl IntoIterator<Item = Face>,
     ) -> Result<Self, AddressError> {
-        let mut entry =
-            Self { domain, restricted: false, v4: abi::Face::ABSENT, v6: abi::Face::ABSENT };
+        let mut entry = Self {
+            domain,
+            restricted: false,
+            device: 0,
+            v4: abi::Face::ABSENT,
+            v6: abi::Face::ABSENT,
+        };
         for face in faces {
             let slot = if face.vip.is_ipv4() { &mut entry.v4 } else { &mut entry.v6 };
             if *slot != abi::Face::ABSENT {
@@ -92,6 +98,13 @@ impl PodEntry {
         Self { restricted: true, ..self }
     }
 
+    /// The same, with the index of the interface that has the VIPs: a socket that is bound to it (`SO_BINDTODEVICE`) is let
+    /// loose when it binds, listens, connects or sends in the Domain, since no connection passes that interface.
+    #[must_use]
+    pub const fn on_device(self, index: u32) -> Self {
+        Self { device: index, ..self }
+    }
+
     /// The Domain it was made for.
     pub const fn domain(&self) -> DomainId {
         self.domain
@@ -106,7 +119,14 @@ impl Datapath {
     /// The map is full (4096 pods) or the kernel refuses.
     pub fn set_pod(&self, netns: NetnsCookie, pod: &PodEntry) -> Result<(), MapError> {
         let flags = if pod.restricted { abi::POD_PORTS } else { 0 };
-        let value = abi::Pod { domain: pod.domain.0, flags, v4: pod.v4, v6: pod.v6 };
+        let value = abi::Pod {
+            domain: pod.domain.0,
+            flags,
+            device: pod.device,
+            pad: 0,
+            v4: pod.v4,
+            v6: pod.v6,
+        };
         self.tables().pods.set(netns.0, value)
     }
 
@@ -142,7 +162,8 @@ impl Datapath {
             .into_iter()
             .map(|(netns, pod)| {
                 let (domain, restricted) = (DomainId(pod.domain), pod.flags & abi::POD_PORTS != 0);
-                let entry = PodEntry { domain, restricted, v4: pod.v4, v6: pod.v6 };
+                let entry =
+                    PodEntry { domain, restricted, device: pod.device, v4: pod.v4, v6: pod.v6 };
                 (NetnsCookie(netns), entry)
             })
             .collect())

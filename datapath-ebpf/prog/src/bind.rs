@@ -1,21 +1,67 @@
-//! bind() of UDP sockets to a VIP, and their end: the real address does not lead to such a socket, so what is sent to it must take
+//! bind(): an address of the Domain that is another's is none of the pod's, although the kernel takes it for local.
+//!
+//! bind() of UDP sockets to the VIP, and their end: the real address does not lead to such a socket, so what is sent to it must take
 //! the way between sites also within one. TCP needs none of this: the guard finds the listener.
 
 use aya_ebpf::{
     bindings::BPF_SK_STORAGE_GET_F_CREATE,
     helpers::generated::bpf_sk_storage_get,
-    macros::cgroup_sock,
-    programs::SockContext,
+    macros::{cgroup_sock, cgroup_sock_addr},
+    programs::{SockAddrContext, SockContext},
 };
 
 use crate::{
-    address::{get6, mapped},
-    layout::{Bound, Ip, Listener, ORIGIN_HOOK},
-    maps::{BOUND, UDP_VIP, count_socket, netns, pod},
+    address::{contains, get6, mapped},
+    device::release,
+    layout::{Bound, Ip, Listener, ORIGIN_HOOK, RELAY_MARK, Reason},
+    maps::{BOUND, UDP_VIP, count, count_socket, netns, pod},
+    name::face,
+    verdict::refuse,
 };
 
 const UDP: u32 = 17;
 const ALLOW: i32 = 1;
+const EADDRNOTAVAIL: u32 = 99;
+
+#[cgroup_sock_addr(bind4)]
+pub fn rl_bind4(ctx: SockAddrContext) -> i32 {
+    // SAFETY: the kernel gives a live context.
+    let addr = unsafe { &*ctx.sock_addr };
+    binding(&ctx, mapped(addr.user_ip4))
+}
+
+#[cgroup_sock_addr(bind6)]
+pub fn rl_bind6(ctx: SockAddrContext) -> i32 {
+    // SAFETY: the kernel gives a live context.
+    let addr = unsafe { &*ctx.sock_addr };
+    binding(&ctx, get6!(addr.user_ip6))
+}
+
+#[inline(always)]
+fn binding(ctx: &SockAddrContext, ip: Ip) -> i32 {
+    let Some(pod) = pod(ctx) else { return ALLOW };
+    let face = face(pod, &ip);
+    if ip == [0; 4] || ip == mapped(0) || ip == face.vip {
+        release(ctx, pod);
+        return ALLOW;
+    }
+    if !contains(face, &ip) || ip == face.real || is_relays(ctx) {
+        return ALLOW;
+    }
+    count(pod.domain, Reason::ForeignAddress);
+    refuse(EADDRNOTAVAIL)
+}
+
+/// The relay speaks to the pod from its peers' addresses. A pod with the right to set marks deceives only itself: what it
+/// sends from there the guard and the far node refuse.
+#[inline(always)]
+fn is_relays(ctx: &SockAddrContext) -> bool {
+    // SAFETY: fields of the live context; the pointer is checked.
+    unsafe {
+        let sk = (*ctx.sock_addr).__bindgen_anon_1.sk;
+        !sk.is_null() && (*sk).mark == RELAY_MARK
+    }
+}
 
 #[cgroup_sock(post_bind4)]
 pub fn rl_post_bind4(ctx: SockContext) -> i32 {

@@ -39,11 +39,14 @@ pub fn rl_guard(ctx: SkLookupContext) -> u32 {
     };
     let domain = guard.domain;
     if contains(face, &local) {
-        if !inside(&ctx, face, &local, &remote) {
+        if inside(&ctx, face, &local, &remote) {
+            return if local == face.vip { PASS } else { land(&ctx, domain, guard.slot) };
+        }
+        // The site's network may overlap the Domain's.
+        if local != face.real {
             count(domain, Reason::Injected);
             return DROP;
         }
-        return if local == face.vip { PASS } else { land(&ctx, domain, guard.slot) };
     }
     if local == face.real && packet.protocol == TCP {
         let at = Listener { netns: guard.netns, ip: local, port: packet.local_port, origin: ORIGIN_HOOK };

@@ -17,6 +17,7 @@ mod layout;
 mod address;
 mod bind;
 mod connect;
+mod device;
 mod getpeername;
 mod getsockname;
 mod guard;

@@ -2,14 +2,15 @@
 //! hash of listeners bound to a VIP alone, and the life of direct connections.
 
 use aya_ebpf::{
-    helpers::{bpf_ktime_get_ns, generated::bpf_sk_storage_get},
+    helpers::{bpf_ktime_get_ns, bpf_probe_read_kernel, generated::bpf_sk_storage_get},
     macros::sock_ops,
     programs::SockOpsContext,
 };
 
 use crate::{
     address::{get6, is_v4, mapped},
-    layout::{Dest, DirectFlow, Ip, Listener, NAME_VIP, ORIGIN_HOOK, STATE_ESTABLISHED, STATE_SYN_SENT},
+    device::release_listener,
+    layout::{ANY_V6_ONLY, Dest, DirectFlow, Ip, Listener, NAME_VIP, ORIGIN_HOOK, STATE_ESTABLISHED, STATE_SYN_SENT},
     maps::{ASKED, FLOWS, LISTEN, VIP_LISTENERS, cookie, count_socket, netns, pod, vip_of},
     name::face,
 };
@@ -21,6 +22,9 @@ const WANT_STATE_CHANGES: i32 = 4;
 const TCP_CLOSE: u32 = 7;
 const TCP_LISTENING: u32 = 10;
 const AF_INET: u32 = 2;
+const AF_INET6: u16 = 10;
+/// After four bits of `skc_reuse` and one of `skc_reuseport`.
+const V6_ONLY: u8 = 1 << 5;
 const TCP: u32 = 6;
 
 #[sock_ops]
@@ -53,16 +57,35 @@ fn local(ctx: &SockOpsContext) -> Ip {
 
 #[inline(always)]
 fn listener(ctx: &SockOpsContext) -> Listener {
-    Listener { netns: netns(ctx), ip: local(ctx), port: ctx.local_port(), origin: ORIGIN_HOOK }
+    let mut ip = local(ctx);
+    if ip == [0; 4] && ctx.family() != AF_INET && is_v6_only(ctx) {
+        ip = ANY_V6_ONLY;
+    }
+    Listener { netns: netns(ctx), ip, port: ctx.local_port(), origin: ORIGIN_HOOK }
+}
+
+/// `skc_ipv6only`, which no helper tells: `struct sock_common` has family, state and the byte with this bit at 16, 18 and 19
+/// since Linux 3.13. A kernel with another layout is found out by the family, and its listeners are taken to be open for both.
+#[inline(always)]
+fn is_v6_only(ctx: &SockOpsContext) -> bool {
+    // SAFETY: a field of the live context.
+    let sk = unsafe { (*ctx.ops).__bindgen_anon_2.sk };
+    if sk.is_null() {
+        return false;
+    }
+    // SAFETY: reads kernel memory by value, or fails.
+    let Ok(common) = (unsafe { bpf_probe_read_kernel(sk.cast::<[u8; 20]>()) }) else { return false };
+    u16::from_ne_bytes([common[16], common[17]]) == AF_INET6 && common[19] & V6_ONLY != 0
 }
 
 #[inline(always)]
 fn listen(ctx: &SockOpsContext) {
     let Some(pod) = pod(ctx) else { return };
     let _ = ctx.set_cb_flags(WANT_STATE_CHANGES);
+    release_listener(ctx, pod);
     let at = listener(ctx);
     count_socket(&LISTEN, &at, true, TCP);
-    if at.ip == pod.v4.vip || at.ip == pod.v6.vip {
+    if at.ip != [0; 4] && (at.ip == pod.v4.vip || at.ip == pod.v6.vip) {
         // SAFETY: the live context. The kernel takes the socket out when it closes.
         let _ = VIP_LISTENERS.update(at, unsafe { &mut *ctx.ops }, 0);
     }

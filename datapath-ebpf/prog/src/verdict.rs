@@ -2,18 +2,22 @@
 //! counters and the socket's memory of what it asked for.
 
 use aya_ebpf::{
-    helpers::{bpf_ktime_get_ns, bpf_set_retval},
+    helpers::{
+        bpf_ktime_get_ns, bpf_set_retval,
+        generated::{bpf_map_lookup_elem, bpf_sk_release},
+    },
     programs::SockAddrContext,
 };
 
 use crate::{
     address::{contains, get6, is_v4, mapped},
+    device::release,
     layout::{
-        CHECK_LISTENERS, CHECK_MIRROR, Dest, FEATURE_RETVAL, Face, Ip, Listener, NAME_PLAIN, NAME_VIP, ORIGIN_HOOK,
+        ANY_V6_ONLY, CHECK_LISTENERS, CHECK_MIRROR, Dest, FEATURE_RETVAL, Face, Ip, Listener, NAME_PLAIN, NAME_VIP, ORIGIN_HOOK,
         POD_PORTS, Port, Reason, VERDICT_DIRECT, VERDICT_RELAY, Vip, VipKey,
     },
     maps::{
-        REFUSED, UDP_SEEN, VIPS, count, feature, listening, mirror_is_fresh, mirrored, pod, port_allowed, udp_on_vip, vip_of,
+        REFUSED, UDP_SEEN, VIP_LISTENERS, VIPS, count, feature, listening, mirror_is_fresh, mirrored, pod, port_allowed, udp_on_vip, vip_of,
     },
     name::{face, forget, remember},
 };
@@ -49,6 +53,7 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, names: bool) -> Verdict 
         count(domain, Reason::Outside);
         return Verdict::Pass;
     }
+    release(ctx, pod);
     if ip == face.vip {
         if names {
             forget(ctx);
@@ -136,7 +141,7 @@ fn stream(
     if open == CLOSED {
         return deny(domain, Reason::NoListener, ECONNREFUSED);
     }
-    if vip.verdict == VERDICT_DIRECT && !bound_to(ctx, &face.vip) {
+    if vip.verdict == VERDICT_DIRECT && open != ON_VIP_ALONE && !bound_to(ctx, &face.vip) {
         remember(ctx, Dest { ip, port, kind: NAME_VIP });
         count(domain, Reason::Direct);
         return Verdict::Direct(vip.real);
@@ -156,6 +161,9 @@ fn stream(
 const OPEN: u32 = 0;
 const CLOSED: u32 = 1;
 const UNKNOWN: u32 = 2;
+/// Open, but the guard there has no hold of the socket: it is older than the hooks, or speaks multipath TCP. The relay
+/// connects to the VIP itself.
+const ON_VIP_ALONE: u32 = 3;
 
 /// Whether anyone in the peer's namespace listens where this connection would arrive.
 #[inline(always)]
@@ -178,8 +186,33 @@ fn open(vip: &Vip, ip: Ip, port: u32) -> u32 {
     if listening(at) {
         return OPEN;
     }
+    if !is_v4(&ip) {
+        at.ip = ANY_V6_ONLY;
+        if listening(at) {
+            return OPEN;
+        }
+    }
     at.ip = ip;
-    if listening(at) { OPEN } else { CLOSED }
+    if !listening(at) {
+        return CLOSED;
+    }
+    at.origin = ORIGIN_HOOK;
+    if is_steerable(at) { OPEN } else { ON_VIP_ALONE }
+}
+
+/// Whether the guard finds the listener that is bound to the VIP alone.
+#[inline(always)]
+fn is_steerable(mut at: Listener) -> bool {
+    let map = (&raw const VIP_LISTENERS).cast_mut().cast();
+    // SAFETY: our own map and its key; a socket that is found is given back.
+    unsafe {
+        let found = bpf_map_lookup_elem(map, (&raw mut at).cast());
+        if found.is_null() {
+            return false;
+        }
+        bpf_sk_release(found);
+    }
+    true
 }
 
 /// A socket bound to its VIP would send that as source on the site's network, where no answer finds back.

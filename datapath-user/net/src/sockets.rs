@@ -42,6 +42,8 @@ pub fn landing_listener(netns: BorrowedFd<'_>, family_of: IpAddr) -> io::Result<
     let loopback: IpAddr =
         if family_of.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     let listener = listen_in(netns, SocketAddr::new(loopback, 0))?;
+    // What lands counts as bound to the peer's port: a pod that talks to that port may listen on it all the same.
+    SockRef::from(&listener).set_reuse_address(true)?;
     sockopt::set_tcp_nodelay(&listener, true)?;
     sockopt::set_socket_oobinline(&listener, true)?;
     arm_reset(&listener)?;
@@ -227,7 +229,7 @@ mod tests {
         )?)?;
         let to = SocketAddr::from(([10, 2, 0, 4], 9000));
         let peer = IpAddr::from([10, 2, 0, 77]);
-        let stock = Stock::new(Arc::new(netns.try_clone()?));
+        let stock = Stock::new(Arc::new(netns.try_clone()?), 0);
         let stream = stock.deliver(peer, to).await?;
         tune(&stream, Tuning::default())?;
         let (accepted, from) = app.accept().await?;

@@ -23,14 +23,16 @@ const BATCH: usize = 8;
 #[derive(Debug)]
 pub struct Stock {
     netns: Arc<Netns>,
+    mark: u32,
     v4: Mutex<Vec<Socket>>,
     v6: Mutex<Vec<Socket>>,
 }
 
 impl Stock {
+    /// `mark` is the sockets' `SO_MARK`, by which the hooks know that they may be bound to other pods' addresses.
     #[must_use]
-    pub fn new(netns: Arc<Netns>) -> Self {
-        Self { netns, v4: Mutex::default(), v6: Mutex::default() }
+    pub fn new(netns: Arc<Netns>, mark: u32) -> Self {
+        Self { netns, mark, v4: Mutex::default(), v6: Mutex::default() }
     }
 
     /// Connects with a peer's VIP as source, so that the application sees whom it talks to. The source port is chosen at
@@ -49,16 +51,18 @@ impl Stock {
         let of = if to.is_ipv4() { &self.v4 } else { &self.v6 };
         let mut ready = of.lock().unwrap_or_else(PoisonError::into_inner);
         if ready.is_empty() {
-            visit_netns(self.netns.as_fd(), || fill(&mut ready, Domain::for_address(to)))??;
+            visit_netns(self.netns.as_fd(), || {
+                fill(&mut ready, Domain::for_address(to), self.mark)
+            })??;
         }
         ready.pop().ok_or_else(|| io::Error::other("no socket was made"))
     }
 }
 
 /// Makes a batch; with descriptors running out, as many as there are.
-fn fill(ready: &mut Vec<Socket>, domain: Domain) -> io::Result<()> {
+fn fill(ready: &mut Vec<Socket>, domain: Domain, mark: u32) -> io::Result<()> {
     for _ in 0..BATCH {
-        match make(domain) {
+        match make(domain, mark) {
             Ok(socket) => ready.push(socket),
             Err(e) if ready.is_empty() => return Err(e),
             Err(_) => break,
@@ -67,9 +71,12 @@ fn fill(ready: &mut Vec<Socket>, domain: Domain) -> io::Result<()> {
     Ok(())
 }
 
-fn make(domain: Domain) -> io::Result<Socket> {
+fn make(domain: Domain, mark: u32) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     bind_without_port(socket.as_fd())?;
+    // The pod may want to listen on a port that one of its peers talks from or to.
+    socket.set_reuse_address(true)?;
+    socket.set_mark(mark)?;
     socket.set_tcp_nodelay(true)?;
     socket.set_out_of_band_inline(true)?;
     socket.set_linger(Some(Duration::ZERO))?;
@@ -86,7 +93,7 @@ mod tests {
         let netns = Arc::new(Netns::anonymous().map_err(io::Error::other)?);
         let at = SocketAddr::from(([127, 0, 0, 1], 9000));
         let listener = tokio::net::TcpListener::from_std(listen_in(netns.as_fd(), at)?)?;
-        let stock = Stock::new(Arc::clone(&netns));
+        let stock = Stock::new(Arc::clone(&netns), 0);
         let source = IpAddr::from([127, 0, 0, 77]);
         let mut all = Vec::new();
         for _ in 0..2 * BATCH + 1 {

@@ -56,7 +56,8 @@ pub struct Settings {
     /// cgroup v2 directory to attach to [default: the root of the cgroup v2 mount]
     #[arg(long, value_name = "DIR")]
     pub cgroup: Option<PathBuf>,
-    /// Keep programs and maps here while no rlark-node runs, for example /sys/fs/bpf/rlark
+    /// Keep programs and maps here while no rlark-node runs, for example /sys/fs/bpf/rlark; without this they stay only if it
+    /// is killed, on a BPF file system in the data directory
     #[arg(long, value_name = "DIR")]
     pub pins: Option<PathBuf>,
     /// The hub's relay [default: the server's host, port 7443]

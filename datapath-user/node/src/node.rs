@@ -33,7 +33,7 @@ use crate::{
     keeper::{Keeper, Task, chain},
     kernel::{
         Kernel,
-        real::{Machine, StartError},
+        real::{Machine, Pins, StartError},
     },
     local::LocalFlows,
     metrics,
@@ -160,7 +160,9 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), NodeErro
         .map_err(|source| NodeError::DataDir { path: data_dir.clone(), source })?;
     let socket = attach::bind(&config.socket)?;
     let _file = SocketFile(config.socket.clone());
-    let machine = Machine::start(config.cgroup.clone(), config.pins.clone())?;
+    let pins =
+        config.pins.clone().map_or_else(|| Pins::UntilStop(data_dir.join("bpf")), Pins::Kept);
+    let machine = Machine::start(config.cgroup.clone(), Some(pins))?;
     let Some(identity) = enrol(&config, &stop).await? else { return Ok(()) };
     let (state, session) = watch::channel(SessionState::Connecting);
     let client = identity.http_client();

@@ -26,7 +26,11 @@ use datapath_relay::{
     BoxFuture, DomainIdentity, Lane, Path as CarrierPath, Paths, Relay, RelayConfig,
 };
 use rlark_node::{
-    attach::Insight as _, keeper::Keeper, kernel::real::Machine, node::Core, observe::Observer,
+    attach::Insight as _,
+    keeper::Keeper,
+    kernel::real::{Machine, Pins},
+    node::Core,
+    observe::Observer,
 };
 use russh::keys::{
     Algorithm, PrivateKey,
@@ -437,7 +441,7 @@ async fn pinned_verdicts_work_without_the_node_and_its_successor_adopts_the_pods
     let mount = tempfile::tempdir()?;
     let _bpffs = datapath_loader::mount_bpffs(mount.path())?;
     let pins = mount.path().join("rlark");
-    let start = || Machine::start(Some(cgroup.path.clone()), Some(pins.clone()));
+    let start = || Machine::start(Some(cgroup.path.clone()), Some(Pins::Kept(pins.clone())));
     let (a, b) = wired(("e", "f"))?;
     let node = Node::on("s1/n1", start()?, &peers, tempfile::tempdir()?)?;
     node.routes(domain(&ca, one_site())).await?;

@@ -128,7 +128,8 @@ fn pinned_verdicts_outlive_the_process_state_and_are_adopted() -> Result<()> {
     assert_eq!(attached(&cgroup)?, Hook::CGROUP.len(), "replaced, not added");
     assert_eq!(adopted.pods()?.len(), 2);
     assert_eq!(lab.a.connect(to)?.peer_addr()?, to);
-    adopted.unpin()?;
+    adopted.unpin(true)?;
+    drop(adopted);
     assert_eq!(attached(&cgroup)?, 0);
     assert_eq!(pins.read_dir()?.count(), 0);
     drop(mount);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use datapath_loader::{Denial, Listeners, Reason, Route};
+use datapath_loader::{Denial, Listeners, RELAY_MARK, Reason, Route};
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr};
 use test_kernel::{DOMAIN, Lab, REMOTE, UNKNOWN, accept, connect_in, errno, is_quiet, socket_in};
@@ -260,7 +260,8 @@ async fn a_delivery_from_a_peers_address_passes_hooks_and_guard() -> Result<()> 
     let app = lab.a.listen("0.0.0.0:9000")?;
     let to = SocketAddr::new(lab.a.vip, 9000);
     let peer = REMOTE.parse()?;
-    let stock = datapath_net::stock::Stock::new(std::sync::Arc::new(lab.a.netns.try_clone()?));
+    let stock =
+        datapath_net::stock::Stock::new(std::sync::Arc::new(lab.a.netns.try_clone()?), RELAY_MARK);
     let stream = stock.deliver(peer, to).await?;
     let (server, from) = accept(&app)?;
     assert_eq!(from.ip(), peer);

@@ -4,7 +4,7 @@ mod changes;
 mod shared;
 
 use std::{
-    io,
+    fs, io,
     net::{IpAddr, SocketAddr},
     os::fd::AsFd as _,
     path::{Path, PathBuf},
@@ -14,8 +14,8 @@ use std::{
 
 use control_api::{attach::INTERFACE, ports::Ports, session::ProbeHop};
 use datapath_loader::{
-    Config, Datapath, DomainId as KernelDomain, Listening as Found, LoadError, MapError, MirrorId,
-    NetnsCookie, Open as OpenPorts, Probe, mount_bpffs, probe,
+    BpffsMount, Config, Datapath, DomainId as KernelDomain, Listening as Found, LoadError,
+    MapError, MirrorId, NetnsCookie, Open as OpenPorts, Probe, mount_bpffs, probe,
 };
 use datapath_net::{
     netns::{Netns, visit_netns},
@@ -37,13 +37,33 @@ use crate::{
 
 const BPFFS: &str = "/sys/fs/bpf";
 
+/// Where programs and maps are found by name, so that they outlive the process.
+#[derive(Clone, Debug)]
+pub enum Pins {
+    /// In the operator's directory; they stay when the node stops.
+    Kept(PathBuf),
+    /// On a BPF file system of the node's own, mounted here; they stay only if the node is killed. Without them its guards
+    /// would go with it, and what a pod sends to its peers would reach its own listeners.
+    UntilStop(PathBuf),
+}
+
+impl Pins {
+    const fn stay(&self) -> bool {
+        matches!(self, Self::Kept(_))
+    }
+}
+
 /// Why the data path does not start on this machine.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("the kernel {kernel} lacks {feature}: {why}")]
     Missing { kernel: String, feature: String, why: String },
-    #[error("no BPF file system at {BPFFS} for --pins")]
-    Bpffs(#[source] io::Error),
+    #[error("no BPF file system at {}", path.display())]
+    Bpffs {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error("what an earlier process knew of other machines' ports")]
@@ -56,7 +76,9 @@ pub struct Machine {
     shared: Arc<Shared>,
     probe: Probe,
     cgroup: PathBuf,
-    pinned: bool,
+    pins: Option<Pins>,
+    /// Unmounted after all else is gone.
+    mount: Mutex<Option<BpffsMount>>,
 }
 
 impl Machine {
@@ -65,7 +87,7 @@ impl Machine {
     ///
     /// # Errors
     /// A needed feature is missing (named), or loading fails.
-    pub fn start(cgroup: Option<PathBuf>, pins: Option<PathBuf>) -> Result<Self, StartError> {
+    pub fn start(cgroup: Option<PathBuf>, pins: Option<Pins>) -> Result<Self, StartError> {
         let probe = probe();
         if let Some(missing) = probe.missing() {
             return Err(StartError::Missing {
@@ -75,14 +97,79 @@ impl Machine {
             });
         }
         let cgroup = cgroup.or_else(|| probe.cgroup.clone()).unwrap_or_default();
-        if pins.as_ref().is_some_and(|p| p.starts_with(BPFFS)) {
-            mount_bpffs(Path::new(BPFFS)).map_err(StartError::Bpffs)?.keep();
-        }
-        let pinned = pins.is_some();
-        let datapath = Datapath::load(Config { cgroup: cgroup.clone(), pins })?;
+        let mount = pins.as_ref().map(mounted).transpose()?.flatten();
+        let datapath = load(&cgroup, pins.as_ref())?;
         datapath.forget_mirror()?;
         let shared = Shared { datapath, pods: Mutex::default(), ways: Mutex::default() };
-        Ok(Self { shared: Arc::new(shared), probe, cgroup, pinned })
+        Ok(Self { shared: Arc::new(shared), probe, cgroup, pins, mount: Mutex::new(mount) })
+    }
+}
+
+impl Machine {
+    /// Guards stay for pods that could not be taken down, or that a killed process left and this one has not taken over.
+    fn unpin(&self) {
+        let Some(Pins::UntilStop(_)) = self.pins else { return };
+        let Some(mount) = lock(&self.mount).take() else { return };
+        let datapath = &self.shared.datapath;
+        let done = datapath.pinned_guards().and_then(|guards| {
+            datapath.unpin(guards == 0)?;
+            Ok(guards)
+        });
+        match done {
+            Ok(0) => drop(mount),
+            Ok(guards) => {
+                tracing::warn!(guards, "guards stay, their pods still have routes to the Domain");
+                mount.keep();
+            }
+            Err(error) => {
+                tracing::warn!(%error, "pins could not be removed");
+                mount.keep();
+            }
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.unpin();
+    }
+}
+
+/// The BPF file system that the pins are on, as far as it is for this process to unmount it.
+fn mounted(pins: &Pins) -> Result<Option<BpffsMount>, StartError> {
+    let (path, ours) = match pins {
+        Pins::Kept(path) if path.starts_with(BPFFS) => (Path::new(BPFFS), false),
+        // Wherever else the operator wants them, the operator has mounted it.
+        Pins::Kept(_) => return Ok(None),
+        Pins::UntilStop(path) => (path.as_path(), true),
+    };
+    let failed = |source| StartError::Bpffs { path: path.to_owned(), source };
+    if !ours {
+        mount_bpffs(path).map_err(failed)?.keep();
+        return Ok(None);
+    }
+    fs::create_dir_all(path).map_err(failed)?;
+    // One that a killed process has left is ours as well.
+    mount_bpffs(path).map(|mount| Some(mount.take_over(path))).map_err(failed)
+}
+
+fn load(cgroup: &Path, pins: Option<&Pins>) -> Result<Datapath, LoadError> {
+    let (path, stay) = match pins {
+        Some(Pins::Kept(path)) => (Some(path), true),
+        Some(Pins::UntilStop(path)) => (Some(path), false),
+        None => (None, true),
+    };
+    let config = Config { cgroup: cgroup.to_owned(), pins: path.cloned() };
+    match (Datapath::load(config.clone()), path) {
+        (Err(error), Some(path)) if !stay => {
+            // What a killed process left must not keep its successor from starting.
+            tracing::warn!(error = crate::keeper::chain(&error), "cannot adopt, starting anew");
+            for old in fs::read_dir(path).into_iter().flatten().flatten() {
+                let _reported_below = fs::remove_dir_all(old.path());
+            }
+            Datapath::load(config)
+        }
+        (done, _) => done,
     }
 }
 
@@ -191,7 +278,11 @@ impl Kernel for Machine {
             checks.push(hop(finding.feature.to_string(), ok, detail.clone()));
         }
         let hooks: Vec<String> = self.shared.datapath.hooks().map(|h| h.to_string()).collect();
-        let pins = if self.pinned { ", pinned" } else { "" };
+        let pins = match &self.pins {
+            Some(Pins::Kept(_)) => ", pinned",
+            Some(Pins::UntilStop(_)) => ", pinned until the node stops",
+            None => "",
+        };
         let detail = format!("{} on {}{pins}", hooks.join(", "), self.cgroup.display());
         checks.push(hop("attached", !hooks.is_empty(), detail));
         checks
@@ -294,7 +385,7 @@ impl Kernel for Machine {
 
     fn shut_down(&self, joins: Vec<Join>) -> BoxFuture<'_, ()> {
         async move {
-            if self.pinned {
+            if self.pins.as_ref().is_some_and(Pins::stay) {
                 return;
             }
             for join in joins {
@@ -303,6 +394,7 @@ impl Kernel for Machine {
                     tracing::warn!(pod = uid, error = crate::keeper::chain(&e), "left behind");
                 }
             }
+            self.unpin();
         }
         .boxed()
     }

@@ -3,7 +3,7 @@
 //! | destination, seen from a pod of this node | verdict |
 //! |---|---|
 //! | the pod's own VIP, anything outside its Domain | pass (the hook knows both from [`Pod`]) |
-//! | a peer of the same site with a real address that can be reached ([`Reach`]), encryption not demanded | direct |
+//! | a peer of the same site with a real address that can be reached ([`Reach`]) and is none of the Domain's network, encryption not demanded | direct |
 //! | any other peer | relay |
 //! | a VIP nobody holds | deny: absent from the map, so nothing can be forgotten open |
 //! | anything of its Domain, while the pod has lost its address or its Domain | deny: it is in [`NOWHERE`] |
@@ -179,7 +179,10 @@ fn peers(see: &See<'_>, domain: &Domain, id: DomainId, out: &mut Desired) {
     let own = see.reach.of_pods(here);
     let near = |member: &Member, real: IpAddr| {
         let at_site = member.node.cluster == see.me.cluster && !domain.encrypt_within_site;
-        at_site && (member.node == *see.me || see.reach.leads_to(real, &own))
+        // Within the Domain's own network a pod would take a real address for a VIP.
+        at_site
+            && !domain.cidr.contains(&real)
+            && (member.node == *see.me || see.reach.leads_to(real, &own))
     };
     for member in domain.members() {
         if domain.holder(member.vip).is_none_or(|h| h.uid != member.uid) {

@@ -12,7 +12,7 @@ use std::{
 use control_api::{attach::INTERFACE, session::ProbeHop};
 use datapath_loader::{
     Datapath, Denial, DomainId as KernelDomain, Face, Guard, GuardConfig, Listeners as Listening,
-    MapError, MirrorId, NetnsCookie, PodEntry, Route,
+    MapError, MirrorId, NetnsCookie, PodEntry, RELAY_MARK, Route,
 };
 use datapath_net::{
     netlink::Netlink, netns::Netns, packet::Injector, procfs, sockets::landing_listener,
@@ -48,6 +48,8 @@ pub(super) struct Standing {
     stock: Arc<Stock>,
     pub(super) injector: Injector,
     landing: SocketAddr,
+    /// Index of `rl0`; 0 when it is not known.
+    device: u32,
 }
 
 pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -92,14 +94,14 @@ pub(super) fn step(join: &Join, step: &'static str) -> impl Fn(Cause) -> KernelE
 
 impl Shared {
     pub(super) fn netns(&self, cookie: u64) -> io::Result<Arc<Netns>> {
-        self.place(cookie).map(|(netns, _)| netns)
+        self.place(cookie).map(|(netns, ..)| netns)
     }
 
-    /// The pod's namespace, and where the relay's listener is in it.
-    fn place(&self, cookie: u64) -> io::Result<(Arc<Netns>, SocketAddr)> {
+    /// The pod's namespace, where the relay's listener is in it, and which interface `rl0`.
+    fn place(&self, cookie: u64) -> io::Result<(Arc<Netns>, SocketAddr, u32)> {
         let pods = lock(&self.pods);
         let standing = pods.get(&cookie).ok_or_else(no_such_pod)?;
-        Ok((Arc::clone(&standing.netns), standing.landing))
+        Ok((Arc::clone(&standing.netns), standing.landing, standing.device))
     }
 
     pub(super) fn stock(&self, cookie: u64) -> io::Result<Arc<Stock>> {
@@ -130,26 +132,32 @@ impl Shared {
             landed.map_err(|e| step(join, "landing on the relay's listener")(e.into()))?;
             let rl0 = interface(&join.pod).ensure(fd);
             rl0.map_err(|e| step(join, "interface rl0")(e.into()))?;
+            let device = Netlink::in_netns(fd).and_then(|mut n| n.index(INTERFACE));
+            let device = device.map_err(|e| step(join, "interface rl0")(e.into()))?.unwrap_or(0);
             let seeded = self.seed(join.cookie, &opened, join.pod.vip, landing);
-            seeded.map_err(step(join, "its listeners"))
+            seeded.map_err(step(join, "its listeners"))?;
+            Ok(device)
         };
-        if let Err(e) = stand() {
+        let stood = stand();
+        let device = *stood.as_ref().unwrap_or(&0);
+        if let Err(e) = stood {
             // The route goes before the guard in every case; while it stands the guard must.
             match interface(&join.pod).remove(fd) {
                 Ok(()) => drop(guard.detach()),
                 Err(error) => {
                     tracing::error!(pod = join.uid, %error, "rl0 cannot be taken away again");
-                    let stock = Arc::new(Stock::new(Arc::clone(&opened)));
+                    let stock = Arc::new(Stock::new(Arc::clone(&opened), RELAY_MARK));
                     let netns = Arc::clone(&opened);
-                    let standing = Standing { guard, netns, stock, injector, landing };
+                    let standing = Standing { guard, netns, stock, injector, landing, device };
                     lock(&self.pods).insert(join.cookie, standing);
                 }
             }
             return Err(e);
         }
-        let stock = Arc::new(Stock::new(Arc::clone(&opened)));
+        let stock = Arc::new(Stock::new(Arc::clone(&opened), RELAY_MARK));
         let netns = opened;
-        lock(&self.pods).insert(join.cookie, Standing { guard, netns, stock, injector, landing });
+        let standing = Standing { guard, netns, stock, injector, landing, device };
+        lock(&self.pods).insert(join.cookie, standing);
         Ok(listener)
     }
 
@@ -197,9 +205,9 @@ impl Shared {
                 lock(&self.ways).remove(&(*d, *vip));
             }
             Op::PutPod(cookie, pod) => {
-                dp.set_pod(NetnsCookie(*cookie), &entry(pod)?)?;
+                let (netns, landing, device) = self.place(*cookie)?;
+                dp.set_pod(NetnsCookie(*cookie), &entry(pod)?.on_device(device))?;
                 // Sockets that began to listen between joining and this moment.
-                let (netns, landing) = self.place(*cookie)?;
                 self.seed(*cookie, &netns, pod.vip, landing)?;
             }
             Op::DeletePod(cookie) => dp.remove_pod(NetnsCookie(*cookie))?,
@@ -240,11 +248,14 @@ impl Shared {
                 }
             }
         }
+        if let Err(error) = dp.sweep_pins() {
+            tracing::warn!(%error, "pins of earlier processes could not be removed");
+        }
         Ok(())
     }
 
     pub(super) fn pod_checks(&self, join: &Join) -> Vec<ProbeHop> {
-        let Ok((netns, landing)) = self.place(join.cookie) else {
+        let Ok((netns, landing, _)) = self.place(join.cookie) else {
             return vec![hop("guard", false, "not attached")];
         };
         let detail = format!("attached to network namespace {}", join.cookie);
