@@ -4,21 +4,25 @@
 //! the way between sites also within one. TCP needs none of this: the guard finds the listener.
 
 use aya_ebpf::{
+    EbpfContext,
     bindings::BPF_SK_STORAGE_GET_F_CREATE,
-    helpers::generated::bpf_sk_storage_get,
+    helpers::generated::{bpf_setsockopt, bpf_sk_storage_get},
     macros::{cgroup_sock, cgroup_sock_addr},
     programs::{SockAddrContext, SockContext},
 };
 
 use crate::{
-    address::{contains, get6, mapped},
+    address::{contains, get6, mapped, port},
     device::release,
-    layout::{Bound, Ip, Listener, ORIGIN_HOOK, RELAY_MARK, Reason},
-    maps::{BOUND, UDP_VIP, count, count_socket, netns, pod},
+    layout::{Bound, FEATURE_SETSOCKOPT, Ip, Listener, ORIGIN_HOOK, RELAY_MARK, Reason},
+    maps::{BOUND, UDP_VIP, count, count_socket, feature, has_landed, netns, pod},
     name::face,
     verdict::refuse,
 };
 
+const SOCK_STREAM: u32 = 1;
+const SOL_SOCKET: i32 = 1;
+const SO_REUSEADDR: i32 = 2;
 const UDP: u32 = 17;
 const ALLOW: i32 = 1;
 const EADDRNOTAVAIL: u32 = 99;
@@ -27,22 +31,23 @@ const EADDRNOTAVAIL: u32 = 99;
 pub fn rl_bind4(ctx: SockAddrContext) -> i32 {
     // SAFETY: the kernel gives a live context.
     let addr = unsafe { &*ctx.sock_addr };
-    binding(&ctx, mapped(addr.user_ip4))
+    binding(&ctx, mapped(addr.user_ip4), port(addr.user_port))
 }
 
 #[cgroup_sock_addr(bind6)]
 pub fn rl_bind6(ctx: SockAddrContext) -> i32 {
     // SAFETY: the kernel gives a live context.
     let addr = unsafe { &*ctx.sock_addr };
-    binding(&ctx, get6!(addr.user_ip6))
+    binding(&ctx, get6!(addr.user_ip6), port(addr.user_port))
 }
 
 #[inline(always)]
-fn binding(ctx: &SockAddrContext, ip: Ip) -> i32 {
+fn binding(ctx: &SockAddrContext, ip: Ip, port: u32) -> i32 {
     let Some(pod) = pod(ctx) else { return ALLOW };
     let face = face(pod, &ip);
     if ip == [0; 4] || ip == mapped(0) || ip == face.vip {
         release(ctx, pod);
+        share(ctx, port);
         return ALLOW;
     }
     if !contains(face, &ip) || ip == face.real || is_relays(ctx) {
@@ -50,6 +55,19 @@ fn binding(ctx: &SockAddrContext, ip: Ip) -> i32 {
     }
     count(pod.domain, Reason::ForeignAddress);
     refuse(EADDRNOTAVAIL)
+}
+
+/// On the site's network a connection to a peer's port is no obstacle to listening on the same port. Here its landed end is bound
+/// to that number, so the listener must be willing to share it (`SO_REUSEADDR`); it still conflicts with other listeners.
+#[inline(always)]
+fn share(ctx: &SockAddrContext, port: u32) {
+    // SAFETY: a field of the live context.
+    let stream = unsafe { (*ctx.sock_addr).type_ } == SOCK_STREAM;
+    if stream && feature(FEATURE_SETSOCKOPT) && has_landed(netns(ctx), port) {
+        let mut yes = 1u32;
+        // SAFETY: the live context of a socket and four bytes. Refused (before Linux 6.1): bind() finds the port taken.
+        unsafe { bpf_setsockopt(ctx.as_ptr(), SOL_SOCKET, SO_REUSEADDR, (&raw mut yes).cast(), 4) };
+    }
 }
 
 /// The relay speaks to the pod from its peers' addresses. A pod with the right to set marks deceives only itself: what it

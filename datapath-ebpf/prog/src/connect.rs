@@ -4,14 +4,14 @@ use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 
 use crate::{
     address::{get6, mapped, port, set6},
-    verdict::{Verdict, decide, refuse},
+    verdict::{Call, Verdict, decide, refuse},
 };
 
 #[cgroup_sock_addr(connect4)]
 pub fn rl_connect4(ctx: SockAddrContext) -> i32 {
     // SAFETY: the kernel gives a live context.
     let addr = unsafe { &mut *ctx.sock_addr };
-    match decide(&ctx, mapped(addr.user_ip4), port(addr.user_port), true) {
+    match decide(&ctx, mapped(addr.user_ip4), port(addr.user_port), Call::Connect) {
         Verdict::Pass => 1,
         Verdict::Deny(errno) => refuse(errno),
         Verdict::Direct(real) => {
@@ -25,7 +25,7 @@ pub fn rl_connect4(ctx: SockAddrContext) -> i32 {
 pub fn rl_connect6(ctx: SockAddrContext) -> i32 {
     // SAFETY: the kernel gives a live context.
     let addr = unsafe { &mut *ctx.sock_addr };
-    match decide(&ctx, get6!(addr.user_ip6), port(addr.user_port), true) {
+    match decide(&ctx, get6!(addr.user_ip6), port(addr.user_port), Call::Connect) {
         Verdict::Pass => 1,
         Verdict::Deny(errno) => refuse(errno),
         Verdict::Direct(real) => {

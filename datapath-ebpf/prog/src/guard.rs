@@ -10,13 +10,14 @@
 //! | other address of the Domain | TCP: the relay's socket, or drop; else drop | drop |
 //! | real address, listener bound to it or to any | pass | pass |
 //! | real address, listener bound to the VIP alone | that one, when the source is a member | the same |
+//! | the same, but the guard has no hold of it: older than the hooks, multipath TCP | the relay's socket | the same |
 
 use aya_ebpf::{macros::sk_lookup, programs::SkLookupContext};
 
 use crate::{
     address::{contains, get6, mapped},
     layout::{FEATURE_INGRESS, Face, Ip, Listener, ORIGIN_HOOK, Reason},
-    maps::{LANDING, VIP_LISTENERS, count, feature, guarded, listening, vip_of},
+    maps::{LANDING, VIP_LISTENERS, count, feature, guarded, listening, note_landing, vip_of},
 };
 
 const DROP: u32 = 0;
@@ -40,7 +41,11 @@ pub fn rl_guard(ctx: SkLookupContext) -> u32 {
     let domain = guard.domain;
     if contains(face, &local) {
         if inside(&ctx, face, &local, &remote) {
-            return if local == face.vip { PASS } else { land(&ctx, domain, guard.slot) };
+            if local == face.vip {
+                return PASS;
+            }
+            note_landing(guard.netns, packet.local_port);
+            return land(&ctx, domain, guard.slot);
         }
         // The site's network may overlap the Domain's.
         if local != face.real {
@@ -50,7 +55,7 @@ pub fn rl_guard(ctx: SkLookupContext) -> u32 {
     }
     if local == face.real && packet.protocol == TCP {
         let at = Listener { netns: guard.netns, ip: local, port: packet.local_port, origin: ORIGIN_HOOK };
-        steer(&ctx, domain, at, face.vip, remote);
+        steer(&ctx, domain, at, face.vip, remote, guard.slot);
     }
     PASS
 }
@@ -81,12 +86,14 @@ fn land(ctx: &SkLookupContext, domain: u32, slot: u32) -> u32 {
 /// Direct path: listeners of the real address or of any come first, as in the kernel; only then one that is
 /// bound to the VIP alone, and only for members.
 #[inline(always)]
-fn steer(ctx: &SkLookupContext, domain: u32, mut at: Listener, vip: Ip, remote: Ip) {
+fn steer(ctx: &SkLookupContext, domain: u32, mut at: Listener, vip: Ip, remote: Ip, slot: u32) {
     if listening(at) || vip_of(domain, remote).is_none() {
         return;
     }
     at.ip = vip;
     if VIP_LISTENERS.redirect_sk_lookup(ctx, at, 0).is_ok() {
         count(domain, Reason::VipListener);
+    } else if listening(at) && LANDING.redirect_sk_lookup(ctx, slot, 0).is_ok() {
+        count(domain, Reason::Landed);
     }
 }

@@ -20,6 +20,7 @@ use crate::layout::{
 const LAZY: u32 = BPF_F_NO_PREALLOC;
 /// `bpf_map_update_elem` flag: only when absent.
 const NOEXIST: u64 = 1;
+const TCP: u32 = 6;
 
 /// Namespace cookie → pod of this node.
 #[map]
@@ -62,6 +63,9 @@ pub static COUNTERS: PerCpuHashMap<Counter, u64> = PerCpuHashMap::pinned(4096, 0
 /// The relay's sockets, one slot per guard.
 #[map]
 pub static LANDING: SockMap = SockMap::pinned(MAX_GUARDS, 0);
+/// Ports of peers to which a pod had relayed connections: sockets in its namespace count as bound to them.
+#[map]
+pub static LANDED: LruHashMap<Mirrored, u8> = LruHashMap::pinned(16384, 0);
 /// Listeners that are bound to a VIP alone.
 #[map]
 pub static VIP_LISTENERS: SockHash<Listener> = SockHash::pinned(8192, 0);
@@ -140,6 +144,20 @@ fn counted(map: &HashMap<Listener, u64>, mut at: Listener) -> bool {
     at.origin = ORIGIN_USER;
     // SAFETY: as above.
     unsafe { map.get(at) }.is_some_and(|n| *n > 0)
+}
+
+#[inline(always)]
+pub fn note_landing(netns: u64, port: u32) {
+    let key = Mirrored { pod: netns, port, protocol: TCP };
+    if LANDED.get_ptr(key).is_none() {
+        let _ = LANDED.insert(key, 1, 0);
+    }
+}
+
+/// Whether a connection of `netns` to that port of a peer ever landed, as far as is remembered.
+#[inline(always)]
+pub fn has_landed(netns: u64, port: u32) -> bool {
+    LANDED.get_ptr(Mirrored { pod: netns, port, protocol: TCP }).is_some()
 }
 
 /// Whether its machine says that this is open.

@@ -5,15 +5,14 @@ use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 
 use crate::{
     address::{get6, mapped, port, set6},
-    name::aside,
-    verdict::{Verdict, decide, refuse},
+    verdict::{Call, Verdict, decide, refuse},
 };
 
 #[cgroup_sock_addr(sendmsg4)]
 pub fn rl_sendmsg4(ctx: SockAddrContext) -> i32 {
     // SAFETY: the kernel gives a live context.
     let addr = unsafe { &mut *ctx.sock_addr };
-    match decide(&ctx, mapped(addr.user_ip4), port(addr.user_port), !aside(&ctx)) {
+    match decide(&ctx, mapped(addr.user_ip4), port(addr.user_port), Call::Send) {
         Verdict::Pass => 1,
         Verdict::Deny(errno) => refuse(errno),
         Verdict::Direct(real) => {
@@ -27,7 +26,7 @@ pub fn rl_sendmsg4(ctx: SockAddrContext) -> i32 {
 pub fn rl_sendmsg6(ctx: SockAddrContext) -> i32 {
     // SAFETY: the kernel gives a live context.
     let addr = unsafe { &mut *ctx.sock_addr };
-    match decide(&ctx, get6!(addr.user_ip6), port(addr.user_port), !aside(&ctx)) {
+    match decide(&ctx, get6!(addr.user_ip6), port(addr.user_port), Call::Send) {
         Verdict::Pass => 1,
         Verdict::Deny(errno) => refuse(errno),
         Verdict::Direct(real) => {

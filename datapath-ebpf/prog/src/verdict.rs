@@ -2,10 +2,7 @@
 //! counters and the socket's memory of what it asked for.
 
 use aya_ebpf::{
-    helpers::{
-        bpf_ktime_get_ns, bpf_set_retval,
-        generated::{bpf_map_lookup_elem, bpf_sk_release},
-    },
+    helpers::{bpf_ktime_get_ns, bpf_set_retval},
     programs::SockAddrContext,
 };
 
@@ -17,9 +14,9 @@ use crate::{
         POD_PORTS, Port, Reason, VERDICT_DIRECT, VERDICT_RELAY, Vip, VipKey,
     },
     maps::{
-        REFUSED, UDP_SEEN, VIP_LISTENERS, VIPS, count, feature, listening, mirror_is_fresh, mirrored, pod, port_allowed, udp_on_vip, vip_of,
+        REFUSED, UDP_SEEN, VIPS, count, feature, listening, mirror_is_fresh, mirrored, pod, port_allowed, udp_on_vip, vip_of,
     },
-    name::{face, forget, remember},
+    name::{aside, face, forget, remember},
 };
 
 const EACCES: u32 = 13;
@@ -29,6 +26,13 @@ const SOCK_STREAM: u32 = 1;
 const TCP: u32 = 6;
 const UDP: u32 = 17;
 
+/// What the program is doing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    Connect,
+    Send,
+}
+
 pub enum Verdict {
     /// The destination stays: not ours, the own VIP, or the guard lands it.
     Pass,
@@ -37,9 +41,10 @@ pub enum Verdict {
     Direct(Ip),
 }
 
-/// Decides about `ip:port` (host order) for the context's socket; `names`: it is remembered for the names that the socket is shown.
+/// Decides about `ip:port` (host order) for the context's socket, and remembers it for the names that the socket is shown.
 #[inline(always)]
-pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, names: bool) -> Verdict {
+pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, call: Call) -> Verdict {
+    let names = call == Call::Connect || !aside(ctx);
     let Some(pod) = pod(ctx) else { return Verdict::Pass };
     let domain = pod.domain;
     let face = face(pod, &ip);
@@ -53,7 +58,7 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, names: bool) -> Verdict 
         count(domain, Reason::Outside);
         return Verdict::Pass;
     }
-    release(ctx, pod);
+    let was_on_device = release(ctx, pod);
     if ip == face.vip {
         if names {
             forget(ctx);
@@ -74,6 +79,11 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, names: bool) -> Verdict 
     // SAFETY: a field of the live context.
     if unsafe { (*ctx.sock_addr).type_ } == SOCK_STREAM {
         return stream(ctx, face, domain, vip, ip, port);
+    }
+    if was_on_device && call == Call::Send {
+        // This one datagram's way was chosen before the hook, by the device.
+        count(domain, Reason::Datagram);
+        return Verdict::Pass;
     }
     let verdict = datagram(ctx, face, domain, vip, Port { domain, ip, port });
     match verdict {
@@ -141,7 +151,7 @@ fn stream(
     if open == CLOSED {
         return deny(domain, Reason::NoListener, ECONNREFUSED);
     }
-    if vip.verdict == VERDICT_DIRECT && open != ON_VIP_ALONE && !bound_to(ctx, &face.vip) {
+    if vip.verdict == VERDICT_DIRECT && !bound_to(ctx, &face.vip) {
         remember(ctx, Dest { ip, port, kind: NAME_VIP });
         count(domain, Reason::Direct);
         return Verdict::Direct(vip.real);
@@ -161,9 +171,6 @@ fn stream(
 const OPEN: u32 = 0;
 const CLOSED: u32 = 1;
 const UNKNOWN: u32 = 2;
-/// Open, but the guard there has no hold of the socket: it is older than the hooks, or speaks multipath TCP. The relay
-/// connects to the VIP itself.
-const ON_VIP_ALONE: u32 = 3;
 
 /// Whether anyone in the peer's namespace listens where this connection would arrive.
 #[inline(always)]
@@ -193,26 +200,7 @@ fn open(vip: &Vip, ip: Ip, port: u32) -> u32 {
         }
     }
     at.ip = ip;
-    if !listening(at) {
-        return CLOSED;
-    }
-    at.origin = ORIGIN_HOOK;
-    if is_steerable(at) { OPEN } else { ON_VIP_ALONE }
-}
-
-/// Whether the guard finds the listener that is bound to the VIP alone.
-#[inline(always)]
-fn is_steerable(mut at: Listener) -> bool {
-    let map = (&raw const VIP_LISTENERS).cast_mut().cast();
-    // SAFETY: our own map and its key; a socket that is found is given back.
-    unsafe {
-        let found = bpf_map_lookup_elem(map, (&raw mut at).cast());
-        if found.is_null() {
-            return false;
-        }
-        bpf_sk_release(found);
-    }
-    true
+    if listening(at) { OPEN } else { CLOSED }
 }
 
 /// A socket bound to its VIP would send that as source on the site's network, where no answer finds back.

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use control_api::ids::NodeRef;
+use control_api::{ids::NodeRef, session::Member};
 use datapath_relay::{Deliver as _, OpenRequest, Reason, Relay};
 use tokio::{net::TcpStream, runtime::Handle};
 
@@ -65,13 +65,40 @@ pub fn target(
     })
 }
 
+/// A member's direct connection (`dst` is the pod's real address) for a listener on the pod's VIP that the guard has no hold of.
+///
+/// # Errors
+/// [`Reason::SourceForged`] when no one member of the site has the address that it comes from.
+pub fn arrival(
+    view: &View,
+    pod: &LocalPod,
+    src: SocketAddr,
+    dst: SocketAddr,
+) -> Result<OpenRequest, Reason> {
+    let attached = &pod.attached;
+    let domain = view.table.domain(&attached.domain).ok_or(Reason::HostUnreachable)?;
+    let to = domain.member(&attached.uid).ok_or(Reason::HostUnreachable)?;
+    let at_site = |m: &&Member| m.node.cluster == to.node.cluster;
+    let mut from = domain.members().filter(at_site).filter(|m| m.local_ip == Some(src.ip()));
+    match (from.next(), from.next()) {
+        (Some(from), None) => Ok(OpenRequest {
+            domain: attached.domain.clone(),
+            peer: from.node.clone(),
+            src: SocketAddr::new(from.vip, src.port()),
+            dst: SocketAddr::new(attached.vip, dst.port()),
+            from_pod: from.pod.clone(),
+            to_pod: to.pod.clone(),
+        }),
+        _ => Err(Reason::SourceForged),
+    }
+}
+
 impl Opener {
     fn is_here(&self, node: &NodeRef) -> bool {
         node == self.keeper.me()
     }
 
-    /// Both ends on this node (encryption within the site is demanded, or a pod has no real
-    /// address): the bytes leave no machine, so they are joined without a carrier.
+    /// The bytes leave no machine, or came in directly, so they are joined without a carrier.
     fn join(&self, request: OpenRequest, stream: TcpStream) {
         let _entered = self.runtime.enter();
         let stream = match stream.into_std().and_then(TcpStream::from_std) {
@@ -79,9 +106,9 @@ impl Opener {
             Err(e) => return tracing::warn!(error = %e, "landed connection lost"),
         };
         let delivery = Arc::clone(&self.delivery);
-        let me = self.keeper.me().clone();
+        let peer = request.peer.clone();
         self.local.spawn(request, stream, move |request| async move {
-            delivery.deliver(&request.domain, &me, request.src, request.dst).await
+            delivery.deliver(&request.domain, &peer, request.src, request.dst).await
         });
     }
 }
@@ -93,8 +120,13 @@ impl Open for Opener {
     }
 
     fn open(&self, pod: &Arc<LocalPod>, from: SocketAddr, to: SocketAddr, stream: TcpStream) {
-        match target(&self.keeper.view(), pod, from, to) {
-            Ok(request) if self.is_here(&request.peer) => self.join(request, stream),
+        let view = self.keeper.view();
+        let arrives = pod.join.pod.real == Some(to.ip());
+        let request =
+            if arrives { arrival(&view, pod, from, to) } else { target(&view, pod, from, to) };
+        match request {
+            // Encryption within the site is demanded, or a pod has no real address.
+            Ok(request) if arrives || self.is_here(&request.peer) => self.join(request, stream),
             Ok(request) => self.relay.open_here(request, stream),
             Err(reason) => {
                 let uid = &pod.attached.uid;
