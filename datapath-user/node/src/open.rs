@@ -65,7 +65,8 @@ pub fn target(
     })
 }
 
-/// A member's direct connection (`dst` is the pod's real address) for a listener on the pod's VIP that the guard has no hold of.
+/// A member's direct connection for a listener on the pod's VIP that the guard has no hold of. Its addresses are the real ones, or
+/// VIPs where the hooks see this process too.
 ///
 /// # Errors
 /// [`Reason::SourceForged`] when no one member of the site has the address that it comes from.
@@ -79,7 +80,8 @@ pub fn arrival(
     let domain = view.table.domain(&attached.domain).ok_or(Reason::HostUnreachable)?;
     let to = domain.member(&attached.uid).ok_or(Reason::HostUnreachable)?;
     let at_site = |m: &&Member| m.node.cluster == to.node.cluster;
-    let mut from = domain.members().filter(at_site).filter(|m| m.local_ip == Some(src.ip()));
+    let is_it = |m: &&Member| m.vip == src.ip() || m.local_ip == Some(src.ip());
+    let mut from = domain.members().filter(at_site).filter(is_it);
     match (from.next(), from.next()) {
         (Some(from), None) => Ok(OpenRequest {
             domain: attached.domain.clone(),
@@ -121,7 +123,7 @@ impl Open for Opener {
 
     fn open(&self, pod: &Arc<LocalPod>, from: SocketAddr, to: SocketAddr, stream: TcpStream) {
         let view = self.keeper.view();
-        let arrives = pod.join.pod.real == Some(to.ip());
+        let arrives = to.ip() == pod.attached.vip || pod.join.pod.real == Some(to.ip());
         let request =
             if arrives { arrival(&view, pod, from, to) } else { target(&view, pod, from, to) };
         match request {
@@ -143,5 +145,54 @@ impl Open for Opener {
 
     fn closed(&self, pod: &LocalPod) {
         self.relay.drop_pod(&pod.attached.domain, pod.attached.vip);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use control_api::session::RouteUpdate;
+
+    use super::*;
+    use crate::deliver::tests::view;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    /// With real addresses for the two members of the site.
+    fn site() -> (View, Arc<LocalPod>) {
+        let mut view = view();
+        let RouteUpdate::Snapshot { mut domains } = view.table.snapshot() else { panic!() };
+        for (uid, real) in
+            [("here", "10.244.0.2"), ("elsewhere", "10.244.1.2"), ("far", "10.244.0.3")]
+        {
+            for member in domains.iter_mut().flat_map(|d| &mut d.members) {
+                if member.uid == uid {
+                    member.local_ip = Some(real.parse().unwrap());
+                }
+            }
+        }
+        view.table.apply(RouteUpdate::Snapshot { domains }).unwrap();
+        let pod = Arc::clone(view.pods.get("here").unwrap());
+        (view, pod)
+    }
+
+    #[test]
+    fn a_direct_connection_arrives_under_its_virtual_addresses() {
+        let (view, pod) = site();
+        for (from, to) in [("10.244.1.2:5", "10.244.0.2:80"), ("10.2.0.3:5", "10.2.0.1:80")] {
+            let request = arrival(&view, &pod, at(from), at(to)).unwrap();
+            assert_eq!((request.src, request.dst), (at("10.2.0.3:5"), at("10.2.0.1:80")));
+            assert_eq!(request.peer, "s1/n2".parse().unwrap());
+        }
+    }
+
+    #[test]
+    fn only_a_member_of_the_site_arrives() {
+        let (view, pod) = site();
+        for from in ["10.244.0.3:5", "10.2.0.2:5", "10.244.9.9:5"] {
+            let refused = arrival(&view, &pod, at(from), at("10.244.0.2:80"));
+            assert_eq!(refused.err(), Some(Reason::SourceForged), "{from}");
+        }
     }
 }

@@ -253,20 +253,27 @@ impl Lab {
         datapath.set_vip(DOMAIN, REMOTE.parse()?, relay)?;
         datapath.set_vip(DOMAIN, v6(0xfd00, 2, 7), relay)?;
         for pod in [a, b] {
-            datapath.set_pod(pod.cookie, &pod.entry)?;
             let config = GuardConfig { netns: pod.cookie, pod: pod.entry };
             self.guards.push(datapath.attach_guard(pod.fd(), config)?);
             for interface in pod.interfaces() {
                 interface.ensure(pod.fd())?;
             }
+            let mut netlink = datapath_net::netlink::Netlink::in_netns(pod.fd())?;
+            let device = netlink.index("rl0")?.context("rl0 was just made")?;
+            datapath.set_pod(pod.cookie, &pod.entry.on_device(device))?;
         }
         Ok(())
     }
 
     /// The relay's listener in pod a, landed on.
     pub fn land(&self) -> Result<TcpListener> {
-        let listener = landing_listener(self.a.fd(), self.a.vip)?;
-        self.datapath()?.land(self.guard_a()?.slot(), &listener)?;
+        self.land_in(&self.a, self.guard_a()?)
+    }
+
+    /// The relay's listener in a pod whose guard that is, landed on.
+    pub fn land_in(&self, pod: &Pod, guard: &Guard) -> Result<TcpListener> {
+        let listener = landing_listener(pod.fd(), pod.vip)?;
+        self.datapath()?.land(guard.slot(), &listener)?;
         Ok(listener)
     }
 

@@ -3,13 +3,14 @@
 use std::{
     collections::BTreeSet,
     net::SocketAddr,
+    os::fd::AsFd as _,
     path::Path,
     process::Command,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use datapath_loader::{Config, Datapath, Hook, LoadError, mount_bpffs, probe};
+use datapath_loader::{Config, Datapath, GuardConfig, Hook, LoadError, mount_bpffs, probe};
 use rustix::io::Errno;
 use test_kernel::{Lab, UNKNOWN, errno, require_root};
 
@@ -135,6 +136,48 @@ fn pinned_verdicts_outlive_the_process_state_and_are_adopted() -> Result<()> {
     drop(mount);
     assert!(!pins.exists());
     Ok(())
+}
+
+#[test]
+fn a_pinned_guard_keeps_its_slot_and_goes_with_its_namespace() -> Result<()> {
+    require_root()?;
+    let directory = tempfile::tempdir()?;
+    let _mount = mount_bpffs(directory.path())?;
+    let pins = directory.path().join("rlark");
+    std::fs::create_dir_all(pins.join("v0"))?;
+    let mut lab = Lab::with_pins(Some(&pins))?;
+    lab.guards.clear();
+    lab.datapath = None;
+    let config = Config { cgroup: lab.cgroup.path().to_owned(), pins: Some(pins.clone()) };
+    let adopted = Datapath::load(config)?;
+    let guard = |pod: &test_kernel::Pod| {
+        let config = GuardConfig { netns: pod.cookie, pod: pod.entry };
+        adopted.attach_guard(pod.netns.as_fd(), config)
+    };
+    // Pod b's guard comes first this time; pod a's old one still lands in the first slot.
+    let b = guard(&lab.b)?;
+    let a = guard(&lab.a)?;
+    assert!(a.slot() < b.slot(), "as they were: {:?} {:?}", a.slot(), b.slot());
+    assert_eq!(adopted.pinned_guards()?, 2);
+    drop((a, b));
+    lab.b.netns = datapath_net::netns::Netns::anonymous()?;
+    eventually_gone(&adopted, 1)?;
+    assert!(!pins.join("v0").exists(), "another layout");
+    adopted.unpin(true)?;
+    Ok(())
+}
+
+/// The kernel takes a namespace down some time after its last user has gone.
+fn eventually_gone(datapath: &Datapath, left: usize) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        datapath.sweep_pins()?;
+        if datapath.pinned_guards()? == left {
+            return Ok(());
+        }
+        ensure!(Instant::now() < end, "{} guards", datapath.pinned_guards()?);
+        std::thread::yield_now();
+    }
 }
 
 #[test]
