@@ -1,7 +1,7 @@
 //! `probe/load`: load whose bytes are known, and what became of it.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     path::PathBuf,
     process::{Child, Command},
@@ -162,6 +162,15 @@ impl Drop for Load {
     fn drop(&mut self) {
         end(&mut self.child);
     }
+}
+
+/// How much all flows of a kind moved, as they last said.
+#[must_use]
+pub fn moved(events: &[Event], kind: &str) -> f64 {
+    let said = events.iter().filter(|e| e.word == "AT" && e.flow.starts_with(kind));
+    let last: BTreeMap<&str, f64> =
+        said.filter_map(|e| Some((e.flow.as_str(), e.value.parse().ok()?))).collect();
+    last.values().sum()
 }
 
 /// The longest pause of the given flows (all of a kind) between two times.

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use test_e2e::{
     conformance::{From, Probe, V4},
-    load::{Load, Server, longest_gap, now},
+    load::{Load, Server, longest_gap, moved, now},
     pod,
 };
 use test_kit::{
@@ -104,7 +104,8 @@ fn restarts(p: &mut Product) -> Result<()> {
         (pod(p, 0, "j-server-0")?, pod(p, 0, "j-near-0")?, pod(p, 1, "j-far-0")?);
     let _server = Server::start(p, &server)?;
     let name = "j-server-0.rlark-domain";
-    let near = Load::start(p, "near", &near, name, "rush:3 ping stream udp")?;
+    let began = now()?;
+    let near = Load::start(p, "near", &near, name, "rush:3 denied refused ping stream udp")?;
     for (round, crash) in [false, true].into_iter().enumerate() {
         let far = Load::start(p, &format!("far-{round}"), &far, name, "connect:3 ping stream")?;
         let node = &mut p.machines.first_mut().context("machine")?.node;
@@ -130,10 +131,15 @@ fn restarts(p: &mut Product) -> Result<()> {
             .find(|e| e.seconds() > 8.0 || !honest(e.value.split(' ').next().unwrap_or_default()));
         ensure!(odd.is_none(), "{odd:?}");
     }
+    let seconds = now()? - began;
     let events = near.finish()?;
+    let total = |kind| moved(&events, kind) / seconds;
+    // A connection of `rush` moves 16 bytes.
+    let tried = total("rush") / 16.0 + total("denied") + total("refused");
+    ensure!(tried > 1000.0, "only {tried} connects a second");
     let failed = events.iter().find(|e| e.word == "TRIED" && !e.value.starts_with("ok"));
     ensure!(failed.is_none(), "{failed:?}");
-    for kind in ["rush", "ping", "stream", "udp"] {
+    for kind in ["rush", "denied", "refused", "ping", "stream", "udp"] {
         let gap = longest_gap(&events, kind, 0.0, f64::INFINITY);
         ensure!(gap < 1.0, "direct {kind} paused for {gap} s");
     }

@@ -13,6 +13,7 @@ sent. When the file STOP appears, flows finish what they have begun and all is s
 | idle | nothing, then one message at the end |
 | connect | a new connection at a time, each with one message to and fro; a pause |
 | rush | the same without the pause |
+| denied, refused | up to a thousand times a second, to an address of nobody's, to a closed port |
 | udp, icmp | a datagram to and fro every 50 ms |
 """
 

@@ -197,6 +197,24 @@ def connect(flow, pause=0.05):
         i += 1
 
 
+def denied(flow):
+    refusing(flow, socket.gethostbyname(Flow.host).rpartition(".")[0] + ".254", errno.EHOSTUNREACH)
+
+
+def refused(flow):
+    refusing(flow, Flow.host, errno.ECONNREFUSED)
+
+
+def refusing(flow, host, why):
+    address = (socket.gethostbyname(host), 9)
+    while not STOPPED.wait(0.001):
+        with socket.socket() as s:
+            s.settimeout(5)
+            if (got := s.connect_ex(address)) != why:
+                flow.wrong(f"{errno.errorcode.get(got, got)} instead of {errno.errorcode[why]}")
+        flow.moved(1)
+
+
 def udp(flow):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.connect((Flow.host, Flow.port))
@@ -239,4 +257,4 @@ def asking(flow, s, request, answered):
             pass
 
 
-KINDS = {f.__name__: f for f in (ping, idle, stream, up, down, slow, connect, rush, udp, icmp)}
+KINDS = {f.__name__: f for f in (ping, idle, stream, up, down, slow, connect, rush, denied, refused, udp, icmp)}
