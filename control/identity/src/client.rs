@@ -104,6 +104,25 @@ pub enum ConnectError {
     Name { name: String },
 }
 
+impl ConnectError {
+    /// Nobody listens there, or there is no way to it: the attempt cost nobody anything.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        use io::ErrorKind::{
+            AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable,
+        };
+        let Self::Tcp { source, .. } = self else { return false };
+        matches!(
+            source.kind(),
+            ConnectionRefused
+                | NetworkUnreachable
+                | HostUnreachable
+                | NetworkDown
+                | AddrNotAvailable
+        )
+    }
+}
+
 /// Dials TCP and TLS with the given settings. `name` is what the certificate must say.
 pub async fn connect(
     server: &ServerAddress,
@@ -174,6 +193,20 @@ impl CallError {
             }
             Self::Malformed { .. } | Self::Encode { .. } | Self::Path { .. } => false,
         }
+    }
+
+    /// What the network said when no connection could be made.
+    #[must_use]
+    pub fn connect_error(&self) -> Option<io::ErrorKind> {
+        let Self::Unreachable { source, .. } = self else { return None };
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(source.as_ref());
+        while let Some(error) = cause {
+            if let Some(ConnectError::Tcp { source, .. }) = error.downcast_ref() {
+                return Some(source.kind());
+            }
+            cause = error.source();
+        }
+        None
     }
 
     /// The stable code of a refusal.

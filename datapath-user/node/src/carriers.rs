@@ -47,7 +47,9 @@ impl PairError {
         match self {
             Self::ConnectTimeout { .. } | Self::PairTimeout => io::ErrorKind::TimedOut,
             Self::Connect { source, .. } | Self::NotPaired { source } => source.kind(),
-            Self::Ticket { .. } => io::ErrorKind::NotConnected,
+            Self::Ticket { source, .. } => {
+                source.connect_error().unwrap_or(io::ErrorKind::NotConnected)
+            }
             Self::MalformedTicket | Self::Answer => io::ErrorKind::InvalidData,
         }
     }

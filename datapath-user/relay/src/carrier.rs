@@ -148,6 +148,14 @@ impl Carrier {
         self.heard.store(self.now(), Relaxed);
     }
 
+    /// Since when the peer cannot be heard: now for a carrier that broke, earlier for one that fell silent before
+    /// that was noticed.
+    pub(crate) fn silent_since(&self, c: &RelayConfig) -> tokio::time::Instant {
+        let silence = Duration::from_micros(self.now().saturating_sub(self.heard.load(Relaxed)));
+        let now = tokio::time::Instant::now();
+        if silence > 2 * c.ping_every { now.checked_sub(silence).unwrap_or(now) } else { now }
+    }
+
     /// Sends PING.
     pub(crate) fn ping(&self) {
         self.post(&Frame::Ping { token: self.now() });

@@ -197,7 +197,7 @@ impl Flow {
         let mut c = self.core.hold();
         if c.via.as_ref().is_some_and(|v| Arc::ptr_eq(v, lost)) {
             c.via = None;
-            c.until = Instant::now() + config.resume_within;
+            c.until = lost.silent_since(config) + config.resume_within;
         }
     }
 
