@@ -1,7 +1,7 @@
 //! One carrier: its queue, its pulse, its end. Made by `ssh`, owned by its link.
 
 use std::{
-    net::{Shutdown, TcpStream},
+    net::{IpAddr, Shutdown, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -159,6 +159,21 @@ impl Carrier {
     /// Sends PING.
     pub(crate) fn ping(&self) {
         self.post(&Frame::Ping { token: self.now() });
+    }
+
+    /// As [`Carrier::ping`]; the result is for [`Carrier::was_heard_since`].
+    pub(crate) fn asks(&self) -> u64 {
+        self.ping();
+        self.now()
+    }
+
+    pub(crate) fn was_heard_since(&self, asked: u64) -> bool {
+        self.heard.load(Relaxed) > asked
+    }
+
+    /// This end's address.
+    pub(crate) fn local_ip(&self) -> Option<IpAddr> {
+        self.tcp.local_addr().ok().map(|a| a.ip())
     }
 
     /// PONG: the token is the time of the PING. A token from the future is the peer's invention.

@@ -4,6 +4,7 @@
 mod frames;
 mod packets;
 mod resets;
+mod roam;
 mod tend;
 
 use std::{
@@ -169,6 +170,7 @@ impl Link {
         };
         self.send_resets(carrier);
         self.send_waiting(carrier);
+        self.doubt_others(shared, carrier);
         add(&shared.tally.carriers_up);
         tracing::info!(carrier = %carrier.name, domain = %self.key.domain, "carrier is up");
         for f in stale {
