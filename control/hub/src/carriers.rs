@@ -10,6 +10,7 @@ use axum::{Extension, Json, extract::State};
 use control_api::session::{CarrierRequest, CarrierTicket, DialRequest, machine};
 use control_identity::{KeyHash, to_hex};
 use http::{Method, StatusCode};
+use tokio::time::timeout_at;
 
 use crate::{
     Caller, Hub,
@@ -21,6 +22,9 @@ use crate::{
 
 /// How long a ticket may wait for both ends.
 pub(crate) const TICKET_LIFE: Duration = Duration::from_secs(30);
+/// How long a request waits for a hub that has just started to know the Domains, and for the peer's session. All
+/// machines come back at once then, and who comes first need not ask again.
+const PATIENCE: Duration = Duration::from_millis(1500);
 /// A node asks for two carriers per peer; more than this many open tickets is a fault or an attack.
 const MAX_OPEN: usize = 65_536;
 
@@ -106,6 +110,10 @@ pub(crate) async fn carrier(
     if node == peer {
         return Err(Refused::bad("same-node", format!("{node} asks for a carrier to itself")));
     }
+    let patience = tokio::time::Instant::now() + PATIENCE;
+    let mut networks = hub.inner.network.subscribe();
+    // Without an answer it goes on with what is known.
+    drop(timeout_at(patience, networks.wait_for(Option::is_some)).await);
     let network = hub.inner.network.current();
     for host in [node, peer] {
         if !network.hosts(domain, host) {
@@ -115,6 +123,7 @@ pub(crate) async fn carrier(
             ));
         }
     }
+    drop(timeout_at(patience, hub.inner.sessions.node_opened(peer)).await);
     let ends = Member::of(certificate).into_iter().chain(hub.inner.sessions.node_member(peer));
     let ticket = hub
         .inner

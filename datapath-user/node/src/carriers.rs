@@ -19,6 +19,9 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
+/// A hub that says nothing for so long is asked again over a new connection: the old one may lead nowhere. Longer than
+/// the hub waits for a peer.
+const ANSWER: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// As long as the hub keeps a ticket.
 const PAIR_TIMEOUT: Duration = Duration::from_secs(30);
@@ -47,7 +50,9 @@ impl PairError {
         match self {
             Self::ConnectTimeout { .. } | Self::PairTimeout => io::ErrorKind::TimedOut,
             Self::Connect { source, .. } | Self::NotPaired { source } => source.kind(),
-            Self::Ticket { .. } => io::ErrorKind::NotConnected,
+            Self::Ticket { source, .. } => {
+                source.connect_error().unwrap_or(io::ErrorKind::NotConnected)
+            }
             Self::MalformedTicket | Self::Answer => io::ErrorKind::InvalidData,
         }
     }
@@ -88,6 +93,16 @@ pub async fn pair(address: &str, ticket: &CarrierTicket) -> Result<TcpStream, Pa
     }
 }
 
+async fn ticket(client: &Client, request: &CarrierRequest) -> Result<CarrierTicket, CallError> {
+    match timeout(ANSWER, client.post(hub::CARRIERS, request)).await {
+        Ok(answer) => answer,
+        Err(_elapsed) => {
+            client.dial_anew();
+            client.post(hub::CARRIERS, request).await
+        }
+    }
+}
+
 /// [`Paths`] through the hub.
 #[derive(Debug)]
 pub struct HubPaths {
@@ -116,10 +131,9 @@ impl Paths for HubPaths {
         let request = CarrierRequest { domain: domain.clone(), peer: peer.clone(), lane };
         let work =
             AbortOnDropHandle::new(self.runtime.spawn(async move {
-                let ticket: CarrierTicket =
-                    client.post(hub::CARRIERS, &request).await.map_err(|source| {
-                        PairError::Ticket { domain: request.domain, peer: request.peer, source }
-                    })?;
+                let ticket = ticket(&client, &request).await.map_err(|source| {
+                    PairError::Ticket { domain: request.domain, peer: request.peer, source }
+                })?;
                 pair(&relay, &ticket).await?.into_std()
             }));
         Box::pin(async move { work.await.map_err(io::Error::other)?.map(Path::hub) })

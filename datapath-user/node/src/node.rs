@@ -13,7 +13,7 @@ use control_api::{ids::NodeRef, session::MachineRole};
 use control_identity::{
     client::Client,
     machine::{EnrolError, Identity, MachineConfig},
-    session::{self, SessionState},
+    session::{self, Moved, SessionState},
 };
 use datapath_relay::{Deliver, Paths, Relay, RelayConfig, RelayError};
 use tokio::{
@@ -43,7 +43,7 @@ use crate::{
     packets::Packets,
     persist::PersistError,
     refusals::Refusals,
-    report, session as served,
+    report, roaming, session as served,
 };
 
 const ENROL_RETRY: Duration = Duration::from_secs(2);
@@ -252,7 +252,16 @@ async fn start(
         dials.clone(),
     );
     let renewing = identity.clone();
-    part(&mut set, "the session", session::run(identity, app, state, stop.clone()));
+    let moved = Moved::default();
+    let (following, halt) =
+        (roaming::follow(client.clone(), moved.clone(), relay.clone()), stop.clone());
+    part(&mut set, "the watch of addresses", async move {
+        halt.run_until_cancelled(following).await;
+        // Without it changes are noticed later; that is no reason to stop.
+        halt.cancelled().await;
+    });
+    let running = session::roaming(identity, app, state, moved, stop.clone());
+    part(&mut set, "the session", running);
     let halt = stop.clone();
     part(&mut set, "certificate renewal", async move {
         halt.run_until_cancelled(renewing.keep_renewed()).await;

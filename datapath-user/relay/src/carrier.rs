@@ -1,7 +1,7 @@
 //! One carrier: its queue, its pulse, its end. Made by `ssh`, owned by its link.
 
 use std::{
-    net::{Shutdown, TcpStream},
+    net::{IpAddr, Shutdown, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -148,9 +148,32 @@ impl Carrier {
         self.heard.store(self.now(), Relaxed);
     }
 
+    /// Since when the peer cannot be heard: now for a carrier that broke, earlier for one that fell silent before
+    /// that was noticed.
+    pub(crate) fn silent_since(&self, c: &RelayConfig) -> tokio::time::Instant {
+        let silence = Duration::from_micros(self.now().saturating_sub(self.heard.load(Relaxed)));
+        let now = tokio::time::Instant::now();
+        if silence > 2 * c.ping_every { now.checked_sub(silence).unwrap_or(now) } else { now }
+    }
+
     /// Sends PING.
     pub(crate) fn ping(&self) {
         self.post(&Frame::Ping { token: self.now() });
+    }
+
+    /// As [`Carrier::ping`]; the result is for [`Carrier::was_heard_since`].
+    pub(crate) fn asks(&self) -> u64 {
+        self.ping();
+        self.now()
+    }
+
+    pub(crate) fn was_heard_since(&self, asked: u64) -> bool {
+        self.heard.load(Relaxed) > asked
+    }
+
+    /// This end's address.
+    pub(crate) fn local_ip(&self) -> Option<IpAddr> {
+        self.tcp.local_addr().ok().map(|a| a.ip())
     }
 
     /// PONG: the token is the time of the PING. A token from the future is the peer's invention.

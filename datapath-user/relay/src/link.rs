@@ -3,6 +3,8 @@
 
 mod frames;
 mod packets;
+mod resets;
+mod roam;
 mod tend;
 
 use std::{
@@ -52,6 +54,7 @@ struct State {
     warm_until: Option<Instant>,
     peer_epoch: Option<u64>,
     ended: Ended,
+    resets: resets::Owed,
     /// Packets that wait for a carrier.
     packets: VecDeque<(Instant, Bytes)>,
     gone: bool,
@@ -157,6 +160,7 @@ impl Link {
                 stale = s.flows.extract_if(|_, f| f.was_sent()).map(|(_, f)| f).collect();
                 old = std::mem::take(&mut s.carriers);
                 s.ended = Ended::default();
+                s.resets = resets::Owed::default();
             }
             s.carriers.push(Arc::clone(carrier));
             if carrier.lane == Lane::Interactive {
@@ -164,11 +168,13 @@ impl Link {
             }
             (stale, old)
         };
+        self.send_resets(carrier);
         self.send_waiting(carrier);
+        self.doubt_others(shared, carrier);
         add(&shared.tally.carriers_up);
         tracing::info!(carrier = %carrier.name, domain = %self.key.domain, "carrier is up");
         for f in stale {
-            f.fail(Reason::PeerGone);
+            f.part(Reason::PeerGone);
         }
         for c in old {
             c.kill();

@@ -149,15 +149,18 @@ impl Link {
     async fn dialing(self: &Arc<Self>, shared: &Arc<Shared>, lane: Lane) {
         let mut backoff = BACKOFF;
         while self.carrier(lane).is_none() && self.is_wanted(lane) {
-            match self.dial_once(shared, lane).await {
+            let longest = match self.dial_once(shared, lane).await {
                 Ok(()) => return,
                 Err(e) => {
                     add(&shared.tally.dials_failed);
                     tracing::debug!(error = %e, "dialling a carrier");
+                    let (closed, max) = (shared.config.backoff_closed, shared.config.backoff_max);
+                    if e.is_closed() { closed } else { max }
                 }
-            }
+            };
+            backoff = backoff.min(longest);
             let pause = backoff.mul_f64(rand::rng().random_range(0.5..1.0));
-            backoff = (backoff * 2).min(shared.config.backoff_max);
+            backoff *= 2;
             // A carrier that the peer dialled ends the wait.
             let changed = self.changed.notified();
             tokio::select! { () = tokio::time::sleep(pause) => {}, () = changed => {} }
@@ -173,16 +176,16 @@ impl Link {
         let identity = shared
             .identity(domain)
             .ok_or_else(|| RelayError::NoIdentity { domain: domain.clone() })?;
-        let fail = |why: String| RelayError::Carrier {
+        let fail = |source| RelayError::Path {
             domain: domain.clone(),
             peer: self.key.peer.clone(),
-            why,
+            source,
         };
         let dial = shared.paths.dial(domain, &self.key.peer, lane);
         let path = tokio::time::timeout(shared.config.dial_timeout, dial)
             .await
-            .map_err(|_elapsed| fail("no path in time".to_owned()))?
-            .map_err(|e| fail(e.to_string()))?;
+            .map_err(|elapsed| fail(elapsed.into()))?
+            .map_err(fail)?;
         ssh::connect(shared, self, identity, lane, path).await
     }
 }

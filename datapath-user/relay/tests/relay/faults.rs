@@ -138,3 +138,30 @@ fn a_restarted_peer_resets_old_flows_and_serves_new_ones() {
     s.write_all(b"x").unwrap();
     s.read_exact(&mut [0]).unwrap();
 }
+
+/// The opener's program is killed while there is no carrier, or the RST is lost with one: the next carrier says it.
+#[test]
+fn a_reset_during_an_outage_is_told_when_the_outage_ends() {
+    let p = Pair::new();
+    let (tx, rx) = std::sync::mpsc::channel();
+    let port = serve(move |mut s| {
+        s.read_exact(&mut [0]).unwrap();
+        tx.send(s.read(&mut [0]).map_err(|e| e.kind())).unwrap();
+    });
+    let mut s = p.connect(port);
+    s.write_all(b"x").unwrap();
+    eventually("open", || p.a.flows().iter().any(|f| f.state == FlowState::Open));
+    p.block(true);
+    p.cut();
+    eventually("no carrier", || p.b.flows().iter().all(|f| f.carrier == "-"));
+    socket2::SockRef::from(&s).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(s);
+    eventually("the opener forgot it", || p.a.counters().flows_now == 0);
+    p.block(false);
+    // Somebody else needs a carrier.
+    let mut other = p.connect_back(echo_server());
+    other.write_all(b"x").unwrap();
+    other.read_exact(&mut [0]).unwrap();
+    assert_eq!(rx.recv_timeout(Duration::from_secs(5)).unwrap(), Err(ErrorKind::ConnectionReset));
+    assert_eq!(failed(&p.b.counters(), Reason::Reset), 1);
+}
