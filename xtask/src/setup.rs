@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use test_kit::command::{cmd, on_path, output, stdout};
 
 /// (program, Debian package) pairs; a package is missing when its program is.
-const PROGRAMS: [(&str, &str); 12] = [
+const PROGRAMS: [(&str, &str); 14] = [
     ("cc", "gcc"),
     ("cmake", "cmake"),
     ("make", "make"),
@@ -18,6 +18,9 @@ const PROGRAMS: [(&str, &str); 12] = [
     ("git", "git"),
     ("curl", "curl"),
     ("bpftool", "bpftool"),
+    // What people try a network with; the tests do.
+    ("nc", "netcat-openbsd"),
+    ("socat", "socat"),
     ("/usr/bin/python3", "python3"),
 ];
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import http.server
-import shutil
 import subprocess
 import threading
 
@@ -138,16 +137,12 @@ def curl_by_address_name_and_interface():
 
 @check
 def shells_and_their_tools():
-    """bash opens it itself; nc and socat where they are installed."""
+    """bash opens it itself; nc and socat."""
     host, data = Here.peer, b"over the wire\n" * 1000
     script = 'exec 3<>/dev/tcp/$0/$1; printf "hi\\n" >&3; read -r line <&3; echo "$line"'
     expect(says(["bash", "-c", script, host, str(ECHO)]), b"hi\n")
-    used = ["bash"]
     for words in (["nc", "-N", host, str(ECHO)], ["socat", "-t5", "-", f"TCP:{at(ECHO)}"]):
-        if shutil.which(words[0]):
-            expect(says(words, data) == data, True)
-            used.append(words[0])
-    return ", ".join(used)
+        expect(says(words, data) == data, True)
 
 
 @check
