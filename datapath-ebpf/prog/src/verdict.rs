@@ -53,7 +53,7 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, names: bool) -> Verdict 
         count(domain, Reason::Outside);
         return Verdict::Pass;
     }
-    release(ctx, pod);
+    let by_rl0 = release(ctx, pod);
     if ip == face.vip {
         if names {
             forget(ctx);
@@ -75,7 +75,7 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, names: bool) -> Verdict 
     if unsafe { (*ctx.sock_addr).type_ } == SOCK_STREAM {
         return stream(ctx, face, domain, vip, ip, port);
     }
-    let verdict = datagram(ctx, face, domain, vip, Port { domain, ip, port });
+    let verdict = datagram(ctx, face, domain, vip, Port { domain, ip, port }, by_rl0);
     match verdict {
         Verdict::Direct(_) if names => remember(ctx, Dest { ip, port, kind: NAME_VIP }),
         _ if names => forget(ctx),
@@ -98,8 +98,16 @@ fn is_answer(ctx: &SockAddrContext, domain: u32) -> bool {
 /// Within a site the destination is rewritten; all else leaves by the interface that leads nowhere, where the node reads it:
 /// what goes to another site, and what comes from or goes to a socket that is bound to its VIP.
 #[inline(always)]
-fn datagram(ctx: &SockAddrContext, face: &Face, domain: u32, vip: &Vip, to: Port) -> Verdict {
+fn datagram(
+    ctx: &SockAddrContext,
+    face: &Face,
+    domain: u32,
+    vip: &Vip,
+    to: Port,
+    by_rl0: bool,
+) -> Verdict {
     if vip.verdict == VERDICT_DIRECT
+        && !by_rl0
         && !bound_to(ctx, &face.vip)
         && !bound_there(vip, to.port)
         && !seen_on_vip(&to)
@@ -186,11 +194,9 @@ fn open(vip: &Vip, ip: Ip, port: u32) -> u32 {
     if listening(at) {
         return OPEN;
     }
-    if !is_v4(&ip) {
-        at.ip = ANY_V6_ONLY;
-        if listening(at) {
-            return OPEN;
-        }
+    at.ip = if is_v4(&ip) { mapped(0) } else { ANY_V6_ONLY };
+    if listening(at) {
+        return OPEN;
     }
     at.ip = ip;
     if !listening(at) {
