@@ -43,11 +43,27 @@ pub struct AttachRequest {
 pub struct Attached {
     pub uid: String,
     pub domain: DomainName,
-    pub vip: IpAddr,
-    pub prefix_len: u8,
+    /// One per subnet of the Domain and in their order.
+    pub addresses: Vec<VirtualAddress>,
     pub interface: String,
     /// The network namespace's cookie (`SO_NETNS_COOKIE`), by which the kernel knows the pod.
     pub netns_cookie: u64,
+}
+
+impl Attached {
+    /// Whether this is one of its virtual addresses.
+    #[must_use]
+    pub fn is_vip(&self, ip: IpAddr) -> bool {
+        self.addresses.iter().any(|a| a.vip == ip)
+    }
+}
+
+/// An address of the pod on [`INTERFACE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualAddress {
+    pub vip: IpAddr,
+    pub prefix_len: u8,
 }
 
 /// What the node knows of this machine and of itself.

@@ -3,6 +3,7 @@
 //! no files, no clocks.
 
 pub mod attach;
+pub mod cidr;
 pub mod crds;
 pub mod ids;
 pub mod labels;

@@ -254,7 +254,7 @@ pub enum NodeUpdate {
 #[serde(rename_all = "camelCase")]
 pub struct DomainRoutes {
     pub name: DomainName,
-    /// `network/prefix`.
+    /// `network/prefix`, or one of each address family with a comma between.
     pub cidr: String,
     /// The Domain's SSH certificate authority, OpenSSH public key text.
     pub ssh_ca: String,
@@ -274,19 +274,28 @@ pub struct DomainRoutes {
 pub struct Member {
     /// The data-plane pod's uid, which is the Pod object's name.
     pub uid: String,
-    pub vip: IpAddr,
+    /// Virtual addresses, one per subnet of the Domain and in their order.
+    pub vips: Vec<IpAddr>,
     /// Data-plane name and namespace.
     pub pod: String,
     pub pod_namespace: String,
     /// Where it runs.
     pub node: NodeRef,
-    /// The pod's real address; meaningful within its own site only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub local_ip: Option<IpAddr>,
+    /// The pod's real addresses, at most one per family; meaningful within its own site only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub local_ips: Vec<IpAddr>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub task: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub job: String,
+}
+
+impl Member {
+    /// The real address of the family of `vip`.
+    #[must_use]
+    pub fn real_for(&self, vip: IpAddr) -> Option<IpAddr> {
+        self.local_ips.iter().find(|real| real.is_ipv4() == vip.is_ipv4()).copied()
+    }
 }
 
 /// What the data path did with a connection.

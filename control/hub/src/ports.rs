@@ -123,12 +123,12 @@ impl OpenPorts {
 
 /// As [`Ports`] promises, whatever the node sent; `None`: too many.
 fn tidy(mut ports: Ports) -> Option<Ports> {
-    for list in [&mut ports.tcp, &mut ports.udp_vip] {
+    for list in [&mut ports.tcp, &mut ports.tcp6, &mut ports.udp_vip] {
         list.sort_unstable();
         list.dedup();
         list.retain(|port| *port != 0);
     }
-    (ports.tcp.len() + ports.udp_vip.len() <= MAX_PORTS).then_some(ports)
+    (ports.tcp.len() + ports.tcp6.len() + ports.udp_vip.len() <= MAX_PORTS).then_some(ports)
 }
 
 /// Reads a node's report, again when it ended, until dropped with its session.
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     fn pod(uid: &str, tcp: &[u16]) -> PodPorts {
-        let ports = Ports { tcp: tcp.to_vec(), udp_vip: vec![] };
+        let ports = Ports { tcp: tcp.to_vec(), ..Ports::default() };
         PodPorts { domain: "d".parse().unwrap(), uid: uid.to_owned(), ports }
     }
 

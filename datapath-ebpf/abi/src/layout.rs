@@ -5,7 +5,7 @@
 //! families share one code path. Ports are in host order, in a word of their own.
 
 /// Version of everything in this file; names the pin directory.
-pub const LAYOUT: u32 = 3;
+pub const LAYOUT: u32 = 4;
 
 /// An address: the 16 bytes of its IPv6 form, as words in memory order.
 pub type Ip = [u32; 4];
@@ -165,7 +165,7 @@ pub struct Vip {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Listener {
     pub netns: u64,
-    /// All zero: any address. In `UDP_VIP` always.
+    /// All zero: any address of either family; the v4-mapped form of zero: any of IPv4. In `UDP_VIP` always all zero.
     pub ip: Ip,
     pub port: u32,
     pub origin: u32,

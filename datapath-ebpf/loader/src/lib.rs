@@ -42,7 +42,7 @@ pub use events::{Changed, Events, Protocol};
 pub use flows::DirectFlow;
 pub use guard::{Guard, GuardConfig, Slot};
 pub use hooks::Hook;
-pub use listeners::Listening;
+pub use listeners::{ANY_V6_ONLY, Listening};
 pub use mirror::{MirrorId, Open};
 pub use pods::{DomainId, Face, NetnsCookie, PodEntry};
 pub use probe::{Feature, Finding, Probe, cgroup2_mount, probe};

@@ -49,10 +49,7 @@ fn local(ctx: &SockOpsContext) -> Ip {
     if ctx.family() != AF_INET {
         return get6!((*ctx.ops).local_ip6);
     }
-    match ctx.local_ip4() {
-        0 => [0; 4],
-        ip => mapped(ip),
-    }
+    mapped(ctx.local_ip4())
 }
 
 #[inline(always)]

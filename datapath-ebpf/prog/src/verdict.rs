@@ -108,7 +108,13 @@ fn is_answer(ctx: &SockAddrContext, domain: u32) -> bool {
 /// Within a site the destination is rewritten; all else leaves by the interface that leads nowhere, where the node reads it:
 /// what goes to another site, and what comes from or goes to a socket that is bound to its VIP.
 #[inline(always)]
-fn datagram(ctx: &SockAddrContext, face: &Face, domain: u32, vip: &Vip, to: Port) -> Verdict {
+fn datagram(
+    ctx: &SockAddrContext,
+    face: &Face,
+    domain: u32,
+    vip: &Vip,
+    to: Port,
+) -> Verdict {
     if vip.verdict == VERDICT_DIRECT
         && !bound_to(ctx, &face.vip)
         && !bound_there(vip, to.port)
@@ -193,11 +199,9 @@ fn open(vip: &Vip, ip: Ip, port: u32) -> u32 {
     if listening(at) {
         return OPEN;
     }
-    if !is_v4(&ip) {
-        at.ip = ANY_V6_ONLY;
-        if listening(at) {
-            return OPEN;
-        }
+    at.ip = if is_v4(&ip) { mapped(0) } else { ANY_V6_ONLY };
+    if listening(at) {
+        return OPEN;
     }
     at.ip = ip;
     if listening(at) { OPEN } else { CLOSED }

@@ -34,7 +34,7 @@ pub fn listen_in(netns: BorrowedFd<'_>, at: SocketAddr) -> io::Result<TcpListene
 /// a task may want is taken. The guard puts connections to any VIP into it; the accepted socket's local address is
 /// the VIP and port that was asked for. One that shows a loopback address was not landed: close it. Accepted connections have
 /// TCP_NODELAY, an urgent byte stays in its place (the relay carries bytes and no mark), and close means reset (SO_LINGER 0):
-/// they inherit all three, which saves calls for each.
+/// they inherit all three, which saves calls for each. One of IPv6 takes landed connections of IPv4 as well.
 ///
 /// # Errors
 /// No loopback interface is up.

@@ -151,7 +151,8 @@ async fn an_attached_pod_has_maps_and_names_and_loses_both_on_detach() {
     let (status, body) = node.put("a", &netns, 1000).await;
     assert_eq!(status, StatusCode::OK, "{body}");
     let attached: Attached = serde_json::from_str(&body).unwrap();
-    assert_eq!((attached.vip, attached.prefix_len), ("10.2.0.1".parse().unwrap(), 24));
+    let [address] = attached.addresses.as_slice() else { panic!("{attached:?}") };
+    assert_eq!((address.vip, address.prefix_len), ("10.2.0.1".parse().unwrap(), 24));
     assert_eq!(attached.netns_cookie, 7);
     assert!(node.in_maps(7));
     let names = fs::read_to_string(node.hosts()).unwrap();
@@ -263,7 +264,7 @@ async fn a_new_address_moves_the_pod_and_a_withdrawn_one_cuts_it_off() {
     assert_eq!(node.put("a", &netns, 1000).await.0, StatusCode::OK);
     node.routes(vec![member("a", "10.2.0.9", "s1/n1", None)]).await;
     let vip: std::net::IpAddr = "10.2.0.9".parse().unwrap();
-    node.when(|v| v.pods.get("a").is_some_and(|p| p.attached.vip == vip)).await;
+    node.when(|v| v.pods.get("a").is_some_and(|p| p.attached.is_vip(vip))).await;
     assert_eq!(node.log(), ["join a 10.2.0.1", "leave a", "join a 10.2.0.9"]);
     node.routes(vec![]).await;
     node.when(|v| v.pods.is_empty()).await;

@@ -122,14 +122,17 @@ impl Deliver for Delivery {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use control_api::{attach::Attached, session::RouteUpdate};
+    use control_api::{
+        attach::{Attached, VirtualAddress},
+        session::RouteUpdate,
+    };
 
     use super::*;
     use crate::{
         keeper::LocalPod,
         kernel::Join,
         plan::{
-            desired::{DomainId, Pod},
+            desired::{DomainId, Face, Pod},
             table::tests::{domain, member},
         },
     };
@@ -148,8 +151,7 @@ pub(crate) mod tests {
         let attached = Attached {
             uid: "here".into(),
             domain: "d".parse().unwrap(),
-            vip: "10.2.0.1".parse().unwrap(),
-            prefix_len: 24,
+            addresses: vec![VirtualAddress { vip: "10.2.0.1".parse().unwrap(), prefix_len: 24 }],
             interface: "rl0".into(),
             netns_cookie: 77,
         };
@@ -162,9 +164,11 @@ pub(crate) mod tests {
                 cookie: 77,
                 pod: Pod {
                     domain: DomainId(1),
-                    cidr: "10.2.0.0/24".parse().unwrap(),
-                    vip: "10.2.0.1".parse().unwrap(),
-                    real: None,
+                    faces: vec![Face {
+                        cidr: "10.2.0.0/24".parse().unwrap(),
+                        vip: "10.2.0.1".parse().unwrap(),
+                        real: None,
+                    }],
                     restricted: false,
                 },
             },

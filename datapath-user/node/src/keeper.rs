@@ -54,7 +54,7 @@ impl View {
     #[must_use]
     pub fn local(&self, domain: &DomainName, vip: IpAddr) -> Option<&Arc<LocalPod>> {
         let vip = vip.to_canonical();
-        self.pods.values().find(|p| p.attached.domain == *domain && p.attached.vip == vip)
+        self.pods.values().find(|p| p.attached.domain == *domain && p.attached.is_vip(vip))
     }
 
     /// The Domains that have a pod here.
@@ -103,6 +103,12 @@ impl From<Stopped> for Refusal {
     fn from(e: Stopped) -> Self {
         Self { reason: "shutting-down".into(), message: e.to_string() }
     }
+}
+
+/// Addresses as people read them.
+pub(crate) fn listed<'a>(addresses: impl IntoIterator<Item = &'a IpAddr>) -> String {
+    let all: Vec<String> = addresses.into_iter().map(ToString::to_string).collect();
+    all.join(" and ")
 }
 
 impl Keeper {
@@ -182,7 +188,7 @@ impl Keeper {
         let why = match view.table.domain(domain).map(|d| d.member(uid)) {
             None => format!("this node knows no Domain {domain}"),
             Some(None) => format!("Domain {domain} has no address for it"),
-            Some(Some(m)) => format!("its address {} belongs to node {}", m.vip, m.node),
+            Some(Some(m)) => format!("its address {} belongs to node {}", listed(&m.vips), m.node),
         };
         Refusal {
             reason: "no-address".into(),

@@ -91,6 +91,9 @@ pub struct Count {
     pub count: u64,
 }
 
+/// [`Socket::at`] of a listener on `::` that takes no IPv4.
+pub use datapath_loader::ANY_V6_ONLY;
+
 /// A socket that peers may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Socket {

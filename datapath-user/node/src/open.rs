@@ -50,7 +50,7 @@ pub fn target(
 ) -> Result<OpenRequest, Reason> {
     let attached = &pod.attached;
     let domain = view.table.domain(&attached.domain).ok_or(Reason::HostUnreachable)?;
-    if src.ip() != attached.vip {
+    if !attached.is_vip(src.ip()) {
         return Err(Reason::Denied);
     }
     let to = domain.holder(dst.ip()).ok_or(Reason::HostUnreachable)?;
@@ -144,7 +144,9 @@ impl Open for Opener {
     }
 
     fn closed(&self, pod: &LocalPod) {
-        self.relay.drop_pod(&pod.attached.domain, pod.attached.vip);
+        for address in &pod.attached.addresses {
+            self.relay.drop_pod(&pod.attached.domain, address.vip);
+        }
     }
 }
 

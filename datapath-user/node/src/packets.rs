@@ -70,8 +70,8 @@ pub fn outgoing(view: &View, pod: &LocalPod, me: &NodeRef, h: &Header) -> Result
     let domain = view.table.domain(&attached.domain).ok_or(Reason::HostUnreachable)?;
     let to = domain.holder(h.dst.ip()).ok_or(Reason::HostUnreachable)?;
     // A pod whose address was withdrawn still has it on its interface.
-    let own = domain.member(&attached.uid).map(|m| m.vip);
-    let is_own = Some(h.src.ip()) == own && view.pods.contains_key(&attached.uid);
+    let own = domain.member(&attached.uid).is_some_and(|m| m.vips.contains(&h.src.ip()));
+    let is_own = own && view.pods.contains_key(&attached.uid);
     if !is_own || !allowed(domain, h) {
         return Err(Reason::Denied);
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use control_api::{
-    attach::{AttachRequest, Attached, INTERFACE},
+    attach::{AttachRequest, Attached, INTERFACE, VirtualAddress},
     ids::NodeRef,
     session::{Member, Refusal},
 };
@@ -27,7 +27,7 @@ use crate::{
     packets,
     persist::PersistError,
     plan::{
-        desired::{Desired, Local, Pod, desired},
+        desired::{Desired, Face, Local, Pod, desired, faces},
         diff::{Op, diff},
         reach::Reach,
         table::RouteTable,
@@ -235,8 +235,7 @@ impl Task {
             attached: Attached {
                 uid: uid.to_owned(),
                 domain: record.domain.clone(),
-                vip: join.pod.vip,
-                prefix_len: join.pod.cidr.network_length(),
+                addresses: join.pod.faces.iter().map(virtual_address).collect(),
                 interface: INTERFACE.to_owned(),
                 netns_cookie: join.cookie,
             },
@@ -289,9 +288,7 @@ impl Task {
         let domain = self.table.domain(&record.domain)?;
         let pod = Pod {
             domain: self.saved.ids.get(&record.domain)?,
-            cidr: domain.cidr,
-            vip: member.vip,
-            real: member.local_ip,
+            faces: faces(domain, member),
             // Of no concern to how it stands: a list of ports that changes must not reset its flows.
             restricted: false,
         };
@@ -427,6 +424,10 @@ impl Task {
             on_disk("routes", move || files.save_routes(&snapshot)).await;
         }
     }
+}
+
+fn virtual_address(face: &Face) -> VirtualAddress {
+    VirtualAddress { vip: face.vip, prefix_len: face.cidr.prefix_len() }
 }
 
 async fn on_disk(what: &str, write: impl FnOnce() -> Result<(), PersistError> + Send + 'static) {

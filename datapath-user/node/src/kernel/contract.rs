@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
 use super::{Join, Kernel, fake::Fake, real::Machine};
 use crate::plan::{
-    desired::{Desired, DomainId, Listeners, Pod, Way},
+    desired::{Desired, DomainId, Face, Listeners, Pod, Way},
     diff::Op,
 };
 
@@ -19,11 +19,13 @@ async fn holds(kernel: &dyn Kernel, netns: &Path) {
     assert!(kernel.cookie(Path::new("/nowhere")).is_err());
     let cookie = kernel.cookie(netns).unwrap();
     assert_eq!(kernel.cookie(netns).unwrap(), cookie);
+    let vip = ip("10.214.0.1");
     let pod = Pod {
         domain: DOMAIN,
-        cidr: "10.214.0.0/24".parse().unwrap(),
-        vip: ip("10.214.0.1"),
-        real: None,
+        faces: vec![
+            Face { cidr: "10.214.0.0/24".parse().unwrap(), vip, real: None },
+            Face { cidr: "fd00:214::/64".parse().unwrap(), vip: ip("fd00:214::1"), real: None },
+        ],
         restricted: false,
     };
     let join = Join { uid: "a".into(), netns: netns.to_owned(), cookie, pod: pod.clone() };
@@ -32,7 +34,7 @@ async fn holds(kernel: &dyn Kernel, netns: &Path) {
     let listener = kernel.join(join.clone()).await.unwrap();
     kernel.tap(cookie).unwrap();
     let packet = crate::packets::header::tests::udp("10.214.0.2", "10.214.0.1");
-    kernel.inject(cookie, pod.vip, &packet).unwrap();
+    kernel.inject(cookie, vip, &packet).unwrap();
     assert!(listener.local_addr().unwrap().ip().is_loopback());
     assert!(kernel.pod_checks(join.clone()).await.iter().all(|c| c.ok));
 
@@ -67,7 +69,7 @@ async fn holds(kernel: &dyn Kernel, netns: &Path) {
     assert_eq!(kernel.way(DOMAIN, far), None);
     kernel.leave(join.clone()).await.unwrap();
     kernel.leave(join).await.unwrap();
-    assert!(kernel.inject(cookie, pod.vip, &packet).is_err());
+    assert!(kernel.inject(cookie, vip, &packet).is_err());
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Changed, Count, DirectFlow, Join, Kernel, KernelError, Socket};
 use crate::{
+    keeper::listed,
     packets::no_such_pod,
     plan::{
         desired::{Desired, DomainId, Way},
@@ -62,7 +63,8 @@ impl Kernel for Fake {
                 let source = io::Error::other("no guard").into();
                 return Err(KernelError::Pod { uid: join.uid, step: "guard", source });
             }
-            s.log.push(format!("join {} {}", join.uid, join.pod.vip));
+            let vips = listed(join.pod.faces.iter().map(|f| &f.vip));
+            s.log.push(format!("join {} {vips}", join.uid));
             s.listeners.insert(join.uid.clone(), listener.local_addr().unwrap());
             s.joined.insert(join.uid.clone(), join);
             Ok(listener)

@@ -5,6 +5,7 @@
 //! | the pod's own VIP, anything outside its Domain | pass (the hook knows both from [`Pod`]) |
 //! | a peer of the same site with a real address that can be reached ([`Reach`]) and is none of the Domain's network, encryption not demanded | direct |
 //! | any other peer | relay |
+//! | a peer of this machine that is not attached, yet or any more | deny: nothing in it could answer |
 //! | a VIP nobody holds | deny: absent from the map, so nothing can be forgotten open |
 //! | anything of its Domain, while the pod has lost its address or its Domain | deny: it is in [`NOWHERE`] |
 
@@ -14,8 +15,8 @@ use std::{
     net::IpAddr,
 };
 
-use cidr::IpCidr;
 use control_api::{
+    cidr::Cidr,
     ids::{DomainName, NodeRef},
     ports::PortRange,
     session::Member,
@@ -77,12 +78,28 @@ pub struct Local {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     pub domain: DomainId,
-    pub cidr: IpCidr,
-    pub vip: IpAddr,
-    /// The pod's address on its site's network.
-    pub real: Option<IpAddr>,
+    /// One or two, of different address families.
+    pub faces: Vec<Face>,
     /// Whether its Domain allows some ports only ([`Desired::ports`]).
     pub restricted: bool,
+}
+
+/// A pod's place in one subnet of its Domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Face {
+    pub cidr: Cidr,
+    pub vip: IpAddr,
+    /// The pod's address of the same family on its site's network.
+    pub real: Option<IpAddr>,
+}
+
+/// The places of a member.
+#[must_use]
+pub fn faces(domain: &Domain, member: &Member) -> Vec<Face> {
+    let face = |vip: &IpAddr| {
+        Some(Face { cidr: *domain.cidr.of(*vip)?, vip: *vip, real: member.real_for(*vip) })
+    };
+    member.vips.iter().filter_map(face).collect()
 }
 
 /// Whose list of listeners says whether anyone listens at a peer.
@@ -103,11 +120,12 @@ pub enum Way {
     Relay { listeners: Listeners },
 }
 
-/// The number under which the kernel knows the listeners of a pod of another machine: the same as long as the process lives.
+/// The number under which the kernel knows the listeners of a pod of another machine, of those that its address of one family leads
+/// to: the same as long as the process lives.
 #[must_use]
-pub fn mirror_number(domain: &DomainName, uid: &str) -> u64 {
+pub fn mirror_number(domain: &DomainName, uid: &str, is_v4: bool) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (domain, uid).hash(&mut hasher);
+    (domain, uid, is_v4).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -147,9 +165,8 @@ pub fn desired<'a>(
             out.hosts.insert(local.uid.clone(), String::new());
             continue;
         };
-        let (cidr, real) = (domain.cidr, member.local_ip);
         let restricted = domain.allowed_ports.is_some();
-        let pod = Pod { domain: id, cidr, vip: member.vip, real, restricted };
+        let pod = Pod { domain: id, faces: faces(domain, member), restricted };
         out.pods.insert(local.netns_cookie, pod);
         if let Some(allowed) = &domain.allowed_ports {
             out.ports.insert(id, allowed.clone());
@@ -175,30 +192,29 @@ struct See<'a> {
 /// The VIPs of one Domain. Real addresses count within the own site only: pod ranges overlap.
 fn peers(see: &See<'_>, domain: &Domain, id: DomainId, out: &mut Desired) {
     let mut shared = BTreeSet::new();
-    let here = domain.members().filter(|m| m.node == *see.me).filter_map(|m| m.local_ip);
+    let here = domain.members().filter(|m| m.node == *see.me).flat_map(|m| m.local_ips.clone());
     let own = see.reach.of_pods(here);
     let near = |member: &Member, real: IpAddr| {
         let at_site = member.node.cluster == see.me.cluster && !domain.encrypt_within_site;
         // Within the Domain's own network a pod would take a real address for a VIP.
         at_site
-            && !domain.cidr.contains(&real)
+            && domain.cidr.of(real).is_none()
             && (member.node == *see.me || see.reach.leads_to(real, &own))
     };
-    for member in domain.members() {
-        if domain.holder(member.vip).is_none_or(|h| h.uid != member.uid) {
-            continue;
-        }
-        let here = see.cookies.get(member.uid.as_str());
-        let listeners = here.map_or_else(
-            || Listeners::There(mirror_number(&domain.name, &member.uid)),
-            |cookie| Listeners::Here(*cookie),
-        );
-        let Some(real) = member.local_ip.filter(|real| near(member, *real)) else {
-            out.vips.insert((id, member.vip), Way::Relay { listeners });
+    let all = domain.members().flat_map(|member| member.vips.iter().map(move |vip| (member, *vip)));
+    for (member, vip) in all.filter(|(m, vip)| domain.holder(*vip).is_some_and(|h| h.uid == m.uid))
+    {
+        let listeners = match see.cookies.get(member.uid.as_str()) {
+            Some(cookie) => Listeners::Here(*cookie),
+            None if member.node == *see.me => continue,
+            None => Listeners::There(mirror_number(&domain.name, &member.uid, vip.is_ipv4())),
+        };
+        let Some(real) = member.real_for(vip).filter(|real| near(member, *real)) else {
+            out.vips.insert((id, vip), Way::Relay { listeners });
             continue;
         };
-        out.vips.insert((id, member.vip), Way::Direct { real, listeners });
-        if out.reals.insert((id, real), member.vip).is_some() {
+        out.vips.insert((id, vip), Way::Direct { real, listeners });
+        if out.reals.insert((id, real), vip).is_some() {
             shared.insert((id, real));
         }
     }

@@ -18,9 +18,8 @@ fn ip(s: &str) -> IpAddr {
 }
 
 fn local(uid: &str, domain: &str, netns_cookie: u64) -> Local {
-    let cidr = "10.2.0.0/24".parse().unwrap();
-    let stands =
-        Pod { domain: DomainId(1), cidr, vip: ip("10.2.0.77"), real: None, restricted: false };
+    let face = Face { cidr: "10.2.0.0/24".parse().unwrap(), vip: ip("10.2.0.77"), real: None };
+    let stands = Pod { domain: DomainId(1), faces: vec![face], restricted: false };
     Local { uid: uid.into(), domain: domain.parse().unwrap(), netns_cookie, stands }
 }
 
@@ -33,7 +32,7 @@ fn reach() -> Reach {
     for last in ["01", "09", "0A"] {
         text += &format!("rlark0 {last}0010AC 0 1 0 0 0 FFFFFFFF\n");
     }
-    Reach::parse(&text)
+    Reach::parse(&text, "")
 }
 
 fn world(domains: Vec<DomainRoutes>, locals: &[Local]) -> Desired {
@@ -55,6 +54,7 @@ fn each_kind_of_peer_gets_its_way() {
         // Its machine uses the same range as this one.
         member("overlapping", "10.2.0.7", "s1/n3", Some("172.16.0.9")),
         member("no-address", "10.2.0.4", "s1/n2", None),
+        member("not-attached", "10.2.0.8", "s1/n1", Some("172.16.0.1")),
         // The same real address as same-site's, in another site: it must not count here.
         member("far", "10.2.0.5", "s2/n1", Some("172.16.0.3")),
     ];
@@ -62,7 +62,7 @@ fn each_kind_of_peer_gets_its_way() {
     let mut routes = domain("d", "10.2.0.0/24", members);
     let got = world(vec![routes.clone()], &locals);
     let id = DomainId(1);
-    let there = |uid: &str| Listeners::There(mirror_number(&"d".parse().unwrap(), uid));
+    let there = |uid: &str| Listeners::There(mirror_number(&"d".parse().unwrap(), uid, true));
     let cases = [
         ("10.2.0.1", Some(Way::Direct { real: ip("172.16.0.1"), listeners: Listeners::Here(11) })),
         ("10.2.0.2", Some(Way::Direct { real: ip("172.16.0.10"), listeners: Listeners::Here(12) })),
@@ -71,18 +71,46 @@ fn each_kind_of_peer_gets_its_way() {
         ("10.2.0.5", Some(Way::Relay { listeners: there("far") })),
         ("10.2.0.6", None),
         ("10.2.0.7", Some(Way::Relay { listeners: there("overlapping") })),
+        ("10.2.0.8", None),
     ];
     for (vip, way) in cases {
         assert_eq!(got.vips.get(&(id, ip(vip))).copied(), way, "{vip}");
     }
     assert_eq!(got.reals.get(&(id, ip("172.16.0.3"))), Some(&ip("10.2.0.3")));
-    assert_eq!(got.pods.get(&11).unwrap().vip, ip("10.2.0.1"));
+    assert_eq!(got.pods.get(&11).unwrap().faces[0].vip, ip("10.2.0.1"));
 
     routes.encrypt_within_site = true;
     let sealed = world(vec![routes], &locals);
     assert!(
         sealed.vips.values().all(|w| matches!(w, Way::Relay { .. })) && sealed.reals.is_empty()
     );
+}
+
+#[test]
+fn each_family_has_its_own_way() {
+    let members = vec![
+        member("own", "fd00::1,10.2.0.1", "s1/n1", Some("172.16.0.1,fd72::1")),
+        member("v4-only", "10.2.0.2,fd00::2", "s1/n1", Some("172.16.0.10")),
+        member("far", "10.2.0.3,fd00::3", "s2/n1", Some("172.16.0.3,fd72::3")),
+    ];
+    let locals = [local("own", "d", 11), local("v4-only", "d", 12)];
+    let got = world(vec![domain("d", "10.2.0.0/24,fd00::/64", members)], &locals);
+    let way = |vip: &str| got.vips.get(&(DomainId(1), ip(vip))).copied().unwrap();
+    assert!(matches!(way("fd00::1"), Way::Direct { real, .. } if real == ip("fd72::1")));
+    assert!(matches!(way("10.2.0.2"), Way::Direct { real, .. } if real == ip("172.16.0.10")));
+    // Rewriting cannot change the family: without a real address of its own it is relayed.
+    assert_eq!(way("fd00::2"), Way::Relay { listeners: Listeners::Here(12) });
+    let (Way::Relay { listeners: a }, Way::Relay { listeners: b }) =
+        (way("10.2.0.3"), way("fd00::3"))
+    else {
+        panic!()
+    };
+    assert_ne!(a, b, "a port may be open to one family only");
+    let faces = &got.pods.get(&11).unwrap().faces;
+    assert_eq!(faces[0].real, Some(ip("fd72::1")), "{faces:?}");
+    assert_eq!((faces[1].vip, faces[1].real), (ip("10.2.0.1"), Some(ip("172.16.0.1"))));
+    let hosts = got.hosts.get("own").unwrap();
+    assert!(hosts.contains("10.2.0.3 pod-far.") && hosts.contains("fd00::3 pod-far."), "{hosts}");
 }
 
 #[test]
@@ -118,7 +146,7 @@ fn two_domains_with_the_same_addresses_do_not_meet() {
 /// The kernel knows no peer, and of the pod only what makes it refuse what it tries.
 fn is_cut_off(got: &Desired, cookie: u64) -> bool {
     let pod = got.pods.get(&cookie).unwrap();
-    let last = (pod.domain, pod.vip) == (NOWHERE, ip("10.2.0.77"));
+    let last = (pod.domain, pod.faces[0].vip) == (NOWHERE, ip("10.2.0.77"));
     let names = got.hosts.values().all(String::is_empty) && got.hosts.len() == 1;
     last && names && got.pods.len() == 1 && got.vips.is_empty() && got.reals.is_empty()
 }
