@@ -4,6 +4,7 @@
 
 pub mod attach;
 pub mod crds;
+pub mod direct;
 pub mod ids;
 pub mod labels;
 pub mod names;

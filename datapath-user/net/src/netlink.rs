@@ -2,6 +2,7 @@
 //! connection is a task on a runtime, and these calls are made a handful of times per pod, so the socket is used directly.
 
 mod rules;
+mod watch;
 
 use std::{
     io,
@@ -25,6 +26,7 @@ use rtnetlink::{
 };
 
 pub use rules::Rule;
+pub use watch::{AddressWatch, InterfaceAddress};
 
 use crate::netns::visit_netns;
 
@@ -334,6 +336,15 @@ impl Netlink {
         self.request(("add route", object), RouteNetlinkMessage::NewRoute(message), flags).map(drop)
     }
 
+    /// All objects of a kind.
+    fn dump(
+        &mut self,
+        what: &str,
+        message: RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
+        self.request(("list", what), message, NLM_F_DUMP)
+    }
+
     /// Sends one request and reads to its acknowledgement.
     fn request(
         &mut self,
@@ -353,7 +364,6 @@ impl Netlink {
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> io::Result<Vec<RouteNetlinkMessage>> {
-        debug_assert!(flags & NLM_F_DUMP != NLM_F_DUMP, "dumps end differently");
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;

@@ -4,7 +4,7 @@ use std::{
     net::{Shutdown, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant, SystemTime},
 };
@@ -38,6 +38,8 @@ pub(crate) struct Carrier {
     pub(crate) dead: CancellationToken,
     /// Flows that use it now.
     pub(crate) flows: AtomicUsize,
+    /// Another carrier does its work.
+    pub(crate) spare: AtomicBool,
     /// The same connection that russh reads: shutting it down ends the session at once.
     tcp: TcpStream,
     /// Microseconds after `born`.
@@ -67,6 +69,7 @@ impl Carrier {
             gate: Arc::default(),
             dead: CancellationToken::new(),
             flows: AtomicUsize::new(0),
+            spare: AtomicBool::new(false),
             tcp,
             heard: AtomicU64::new(0),
             busy: AtomicU64::new(0),
@@ -189,8 +192,12 @@ impl Carrier {
             }
             if self.flows.load(Relaxed) > 0 {
                 self.busy.store(self.now(), Relaxed);
-            } else if self.now().saturating_sub(self.busy.load(Relaxed)) > micros(c.idle_carrier) {
-                return "idle";
+            } else {
+                let spare = self.spare.load(Relaxed);
+                let limit = if spare { c.spare_carrier } else { c.idle_carrier };
+                if self.now().saturating_sub(self.busy.load(Relaxed)) > micros(limit) {
+                    return "idle";
+                }
             }
             self.ping();
         }

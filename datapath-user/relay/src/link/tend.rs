@@ -178,11 +178,20 @@ impl Link {
             peer: self.key.peer.clone(),
             why,
         };
-        let dial = shared.paths.dial(domain, &self.key.peer, lane);
-        let path = tokio::time::timeout(shared.config.dial_timeout, dial)
-            .await
-            .map_err(|_elapsed| fail("no path in time".to_owned()))?
-            .map_err(|e| fail(e.to_string()))?;
+        let late = |_elapsed| fail("no path in time".to_owned());
+        let until = Instant::now() + shared.config.dial_timeout;
+        let race = shared.paths.race(domain, &self.key.peer, lane);
+        let race = tokio::time::timeout_at(until, race).await.map_err(late)?;
+        let race = race.map_err(|e| fail(e.to_string()))?;
+        if let Some(direct) = race.direct {
+            self.race_direct(shared, lane, direct);
+        }
+        let path = tokio::select! {
+            path = tokio::time::timeout_at(until, race.hub) => path.map_err(late)?,
+            // Nobody waits for the hub any more; who waits there for us sees us go.
+            () = self.until_direct(lane) => return Ok(()),
+        };
+        let path = path.map_err(|e| fail(e.to_string()))?;
         ssh::connect(shared, self, identity, lane, path).await
     }
 }

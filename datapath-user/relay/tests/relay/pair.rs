@@ -96,9 +96,9 @@ pub(crate) fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
 }
 
 /// Delivers `10.90.0.2:port` to `127.0.0.1:port`, from the peer's own address only.
-struct Local {
-    mine: Ipv4Addr,
-    theirs: Ipv4Addr,
+pub(crate) struct Local {
+    pub(crate) mine: Ipv4Addr,
+    pub(crate) theirs: Ipv4Addr,
 }
 
 impl Deliver for Local {
