@@ -21,7 +21,7 @@ use control_api::{
     session::{DialRequest, Flow, Lane, ProbeReport, ProbeRequest, Refusal, RouteUpdate, machine},
 };
 use datapath_relay::{Path, Relay};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{StreamExt as _, TryStreamExt as _};
 use tokio::{
     io::AsyncBufReadExt as _,
     sync::{Semaphore, watch},
@@ -195,7 +195,7 @@ async fn read_line(
 
 async fn report(State(app): State<App>) -> Body {
     // The first line is the ports' snapshot: the first stream is asked first.
-    let all = stream::select(report::lines(app.open), addresses::lines(app.direct.own));
+    let all = futures::stream::select(report::lines(app.open), addresses::lines(app.direct.own));
     std::future::ready(Body::from_stream(all)).await
 }
 

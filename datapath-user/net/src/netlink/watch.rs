@@ -159,7 +159,7 @@ mod tests {
                 runtime.block_on(async {
                     let mut watch = AddressWatch::new().unwrap();
                     let mut netlink = Netlink::current().unwrap();
-                    netlink.add_link("d0", LinkKind::Dummy).unwrap();
+                    netlink.add_link("d0", LinkKind::Bridge).unwrap();
                     netlink.set_up("d0").unwrap();
                     let quiet = tokio::time::timeout(Duration::from_millis(200), watch.changed());
                     assert!(quiet.await.is_err(), "a link without addresses is no news");
