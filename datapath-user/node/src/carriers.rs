@@ -10,10 +10,11 @@ use control_api::{
     session::{CarrierRequest, CarrierTicket, RELAY_HELLO, RELAY_PAIRED, hub},
 };
 use control_identity::client::{CallError, Client};
+use datapath_net::path;
 use datapath_relay::{BoxFuture, Lane, Path, Paths};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     runtime::Handle,
     time::timeout,
 };
@@ -72,7 +73,7 @@ pub async fn pair(address: &str, ticket: &CarrierTicket) -> Result<TcpStream, Pa
     if ticket.ticket.len() != 64 || !ticket.ticket.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Err(PairError::MalformedTicket);
     }
-    let mut stream = match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+    let mut stream = match timeout(CONNECT_TIMEOUT, connect(address)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(source)) => return Err(PairError::Connect { address: address.to_owned(), source }),
         Err(_) => return Err(PairError::ConnectTimeout { address: address.to_owned() }),
@@ -101,6 +102,20 @@ async fn ticket(client: &Client, request: &CarrierRequest) -> Result<CarrierTick
             client.post(hub::CARRIERS, request).await
         }
     }
+}
+
+/// To the first of the name's addresses that answers, ready for a long path.
+async fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::ErrorKind::AddrNotAvailable.into();
+    for to in tokio::net::lookup_host(address).await? {
+        let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        path::prepare(&socket)?;
+        match socket.connect(to).await {
+            Ok(stream) => return Ok(stream),
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
 }
 
 /// [`Paths`] through the hub.
