@@ -13,6 +13,7 @@ use control_api::{
 };
 use control_identity::{KeyHash, to_hex};
 use http::{Method, StatusCode};
+use tokio::time::{timeout, timeout_at};
 
 use crate::{
     Caller, Hub,
@@ -25,6 +26,9 @@ use crate::{
 
 /// How long a ticket may wait for both ends.
 pub(crate) const TICKET_LIFE: Duration = Duration::from_secs(30);
+/// How long a request waits for a hub that has just started to know the Domains, and for the peer's session. All
+/// machines come back at once then, and who comes first need not ask again.
+const PATIENCE: Duration = Duration::from_millis(1500);
 /// A node asks for two carriers per peer; more than this many open tickets is a fault or an attack.
 const MAX_OPEN: usize = 65_536;
 
@@ -108,7 +112,7 @@ pub(crate) struct Pair<'a> {
 
 impl<'a> Pair<'a> {
     /// Both must host a member of the Domain.
-    pub(crate) fn check(
+    pub(crate) async fn check(
         hub: &Hub,
         caller: &'a Caller,
         request: &'a CarrierRequest,
@@ -118,6 +122,9 @@ impl<'a> Pair<'a> {
         if asker == peer {
             return Err(Refused::bad("same-node", format!("{asker} asks for a carrier to itself")));
         }
+        let mut networks = hub.inner.network.subscribe();
+        // Without an answer it goes on with what is known.
+        drop(timeout(PATIENCE, networks.wait_for(Option::is_some)).await);
         let network = hub.inner.network.current();
         for host in [asker, peer] {
             if !network.hosts(domain, host) {
@@ -149,7 +156,9 @@ pub(crate) async fn carrier(
     Extension(caller): Extension<Caller>,
     Body(request): Body<CarrierRequest>,
 ) -> Result<Json<CarrierTicket>, Refused> {
-    let mut pair = Pair::check(&hub, &caller, &request)?;
+    let patience = tokio::time::Instant::now() + PATIENCE;
+    let mut pair = Pair::check(&hub, &caller, &request).await?;
+    drop(timeout_at(patience, hub.inner.sessions.node_opened(pair.peer)).await);
     let ends = pair.member.take().into_iter().chain(hub.inner.sessions.node_member(pair.peer));
     let failed = |e| Refused::internal("making a ticket", &e);
     let ticket = hub.inner.tickets.open(Instant::now(), ends.collect()).map_err(failed)?;

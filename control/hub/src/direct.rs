@@ -89,7 +89,7 @@ pub(crate) async fn direct(
     Extension(caller): Extension<Caller>,
     Body(request): Body<CarrierRequest>,
 ) -> Result<Json<DirectOffer>, Refused> {
-    let pair = Pair::check(&hub, &caller, &request)?;
+    let pair = Pair::check(&hub, &caller, &request).await?;
     let nowhere = || {
         let why = format!("{} does not listen for direct carriers", pair.peer);
         Refused::not_found(NO_DIRECT_ADDRESS, why)

@@ -27,6 +27,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    sync::Notify,
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
@@ -93,6 +94,8 @@ struct Live {
 #[derive(Default)]
 pub(crate) struct Sessions {
     live: Mutex<HashMap<(MachineRole, NodeRef), Live>>,
+    /// A session was opened.
+    opened: Notify,
     next: AtomicU64,
 }
 
@@ -116,6 +119,7 @@ impl Sessions {
             old.close.cancel();
         }
         all.insert((role, machine.clone()), live);
+        self.opened.notify_waiters();
         Ok(())
     }
 
@@ -154,6 +158,19 @@ impl Sessions {
     /// The address that the session of `node` comes from.
     pub(crate) fn remote_of(&self, node: &NodeRef) -> Option<IpAddr> {
         self.lock().get(&(MachineRole::Node, node.clone())).map(|live| live.remote.ip())
+    }
+
+    /// Waits until `node` has a session.
+    pub(crate) async fn node_opened(&self, node: &NodeRef) {
+        loop {
+            let opened = self.opened.notified();
+            tokio::pin!(opened);
+            opened.as_mut().enable();
+            if self.node_member(node).is_some() {
+                return;
+            }
+            opened.await;
+        }
     }
 
     /// The data path of `node` as it is connected now.

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use control_api::session::Refusal;
 use http::{Method, Request, Response, StatusCode, Uri, header};
@@ -32,6 +33,12 @@ use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Of TCP alone: after a lost SYN or two a new attempt comes sooner than the kernel's next one, which waits twice as
+/// long each time.
+const TCP_TIMEOUT: Duration = Duration::from_secs(3);
+/// Data that is unacknowledged for so long ends a connection. The kernel's retransmissions come ever more rarely; a new
+/// connection works as soon as there is a way again.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(8);
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// No answer of the hub is larger; a stray server must not fill our memory.
 const MAX_ANSWER: usize = 64 << 20;
@@ -104,6 +111,27 @@ pub enum ConnectError {
     Name { name: String },
 }
 
+impl ConnectError {
+    /// Nobody listens there, there is no way to it, or nobody says anything: the attempt cost nobody anything.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        use io::ErrorKind::{
+            AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable,
+            TimedOut,
+        };
+        let Self::Tcp { source, .. } = self else { return false };
+        matches!(
+            source.kind(),
+            ConnectionRefused
+                | NetworkUnreachable
+                | HostUnreachable
+                | NetworkDown
+                | AddrNotAvailable
+                | TimedOut
+        )
+    }
+}
+
 /// Dials TCP and TLS with the given settings. `name` is what the certificate must say.
 pub async fn connect(
     server: &ServerAddress,
@@ -114,10 +142,8 @@ pub async fn connect(
         return Err(ConnectError::Name { name: name.to_owned() });
     };
     let dial = async {
-        let tcp = TcpStream::connect((server.host.as_str(), server.port))
+        let tcp = tcp(server)
             .await
-            .map_err(|source| ConnectError::Tcp { server: server.clone(), source })?;
-        tcp.set_nodelay(true)
             .map_err(|source| ConnectError::Tcp { server: server.clone(), source })?;
         TlsConnector::from(config)
             .connect(name, tcp)
@@ -128,6 +154,14 @@ pub async fn connect(
         Ok(done) => done,
         Err(_elapsed) => Err(ConnectError::Timeout { server: server.clone() }),
     }
+}
+
+async fn tcp(server: &ServerAddress) -> io::Result<TcpStream> {
+    let dial = TcpStream::connect((server.host.as_str(), server.port));
+    let tcp = timeout(TCP_TIMEOUT, dial).await??;
+    tcp.set_nodelay(true)?;
+    socket2::SockRef::from(&tcp).set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+    Ok(tcp)
 }
 
 /// Why a call has no result.
@@ -176,6 +210,20 @@ impl CallError {
         }
     }
 
+    /// What the network said when no connection could be made.
+    #[must_use]
+    pub fn connect_error(&self) -> Option<io::ErrorKind> {
+        let Self::Unreachable { source, .. } = self else { return None };
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(source.as_ref());
+        while let Some(error) = cause {
+            if let Some(ConnectError::Tcp { source, .. }) = error.downcast_ref() {
+                return Some(source.kind());
+            }
+            cause = error.source();
+        }
+        None
+    }
+
     /// The stable code of a refusal.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
@@ -193,7 +241,8 @@ pub(crate) type ConfigSource = Arc<dyn Fn() -> Arc<ClientConfig> + Send + Sync>;
 #[derive(Clone)]
 pub struct Client {
     server: ServerAddress,
-    pool: Pool<Connector, Full<Bytes>>,
+    connector: Connector,
+    pool: Arc<ArcSwap<Pool<Connector, Full<Bytes>>>>,
 }
 
 impl std::fmt::Debug for Client {
@@ -212,14 +261,14 @@ impl Client {
 
     pub(crate) fn with_source(server: ServerAddress, name: &str, source: ConfigSource) -> Self {
         let connector = Connector { server: server.clone(), name: name.to_owned(), source };
-        let pool = Pool::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(Duration::from_secs(30))
-            .timer(TokioTimer::new())
-            .http2_keep_alive_interval(Duration::from_secs(10))
-            .http2_keep_alive_timeout(Duration::from_secs(10))
-            .build(connector);
-        Self { server, pool }
+        let pool = Arc::new(ArcSwap::from_pointee(pool(connector.clone())));
+        Self { server, connector, pool }
+    }
+
+    /// Later calls, of all clones, use a new connection. For when the one in use may lead nowhere: it would take its
+    /// pings' time to tell.
+    pub fn dial_anew(&self) {
+        self.pool.store(Arc::new(pool(self.connector.clone())));
     }
 
     #[must_use]
@@ -281,7 +330,8 @@ impl Client {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body));
         let Ok(request) = request else { return Err(CallError::Path { path: path.to_owned() }) };
-        match timeout(CALL_TIMEOUT, self.pool.request(request)).await {
+        let answer = self.pool.load().request(request);
+        match timeout(CALL_TIMEOUT, answer).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(e)) => Err(self.unreachable(path, e.into())),
             Err(_elapsed) => Err(self.late(path)),
@@ -324,6 +374,16 @@ impl Client {
             },
         }
     }
+}
+
+fn pool(connector: Connector) -> Pool<Connector, Full<Bytes>> {
+    Pool::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(Duration::from_secs(30))
+        .timer(TokioTimer::new())
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .http2_keep_alive_timeout(Duration::from_secs(10))
+        .build(connector)
 }
 
 /// Makes the pool's connections; the URI is ignored, there is one server.

@@ -16,7 +16,10 @@ use control_hub::Hub;
 use control_identity::{ca::Authority, principal::Principal, rbac::Rbac, tls};
 use control_store::{Database, Scope, Workspace};
 use kube::Client;
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    task::JoinSet,
+};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
@@ -73,14 +76,12 @@ impl Server {
         prepare(&config.data_dir)?;
         let database = Database::open(&config.data_dir)?;
         let authority = Arc::new(Authority::open_or_create(&config.data_dir)?);
-        let listener = listen(config.listen, "API", "--listen").await?;
-        let relay = listen(config.relay_listen, "relay", "--relay-listen").await?;
-        let metrics = match config.metrics_address {
-            Some(address) => Some(listen(address, "metrics", "--metrics-address").await?),
+        let api_port = Port::take(config.listen, "API", "--listen")?;
+        let relay_port = Port::take(config.relay_listen, "relay", "--relay-listen")?;
+        let metrics_port = match config.metrics_address {
+            Some(address) => Some(Port::take(address, "metrics", "--metrics-address")?),
             None => None,
         };
-        let address = local(&listener, config.listen);
-        let relay_address = local(&relay, config.relay_listen);
         let workspace = Workspace::open(&database, WORKSPACE, &store_options())?;
         let rbac = Arc::new(Rbac::default());
         let pod_logs = Arc::new(PodLogs::default());
@@ -97,6 +98,7 @@ impl Server {
         let hub = Hub::new(Arc::clone(&authority), client.clone());
         // Set once, here.
         let _first = pod_logs.hub.set(hub.downgrade());
+        let (address, relay_address) = (api_port.local(), relay_port.local());
         let path = config.kubeconfig();
         let server = format!("https://{}", authority_of(&config.advertise_address, address.port()));
         if kubeconfig::ensure(&path, &server, &authority)? {
@@ -104,6 +106,8 @@ impl Server {
         }
         let tls = Arc::new(tls::server_config(authority, config.names())?);
         let edge = Edge { tls, app: app(&hub, &api), hub, metrics: Metrics::new() };
+        let (listener, relay) = (api_port.listen()?, relay_port.listen()?);
+        let metrics = metrics_port.map(Port::listen).transpose()?;
         Ok(Self { config, address, relay_address, edge, listener, relay, metrics, client, rbac })
     }
 
@@ -234,21 +238,45 @@ fn store_options() -> control_store::Options {
     }
 }
 
-async fn listen(
+/// A port that is taken but does not listen yet: until the server can serve, who dials is told at once to come again
+/// instead of waiting in the backlog.
+struct Port {
+    socket: TcpSocket,
     address: SocketAddr,
     what: &'static str,
     flag: &'static str,
-) -> Result<TcpListener, ServerError> {
-    TcpListener::bind(address).await.map_err(|source| ServerError::Listen {
-        what,
-        flag,
-        address,
-        source,
-    })
 }
 
-fn local(listener: &TcpListener, configured: SocketAddr) -> SocketAddr {
-    listener.local_addr().unwrap_or(configured)
+const BACKLOG: u32 = 1024;
+
+impl Port {
+    fn take(
+        address: SocketAddr,
+        what: &'static str,
+        flag: &'static str,
+    ) -> Result<Self, ServerError> {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        };
+        let bound = socket.and_then(|socket| {
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            Ok(socket)
+        });
+        let failed = |source| ServerError::Listen { what, flag, address, source };
+        Ok(Self { socket: bound.map_err(failed)?, address, what, flag })
+    }
+
+    fn local(&self) -> SocketAddr {
+        self.socket.local_addr().unwrap_or(self.address)
+    }
+
+    fn listen(self) -> Result<TcpListener, ServerError> {
+        let Self { socket, address, what, flag } = self;
+        let failed = |source| ServerError::Listen { what, flag, address, source };
+        socket.listen(BACKLOG).map_err(failed)
+    }
 }
 
 fn authority_of(host: &str, port: u16) -> String {

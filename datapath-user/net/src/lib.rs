@@ -2,6 +2,7 @@
 //! namespace, and splice(2) between two connections.
 //!
 //! * [`netns`]: open, make and enter network namespaces; the cookie that identifies one.
+//! * [`address_watch`]: tells when the machine's own addresses or default routes change.
 //! * [`netlink`]: links, addresses and routes of one namespace, synchronous.
 //! * [`vip`]: the interface that owns a pod's virtual address, and the local route of its Domain.
 //! * [`site`]: bridge, veth pairs and NAT for tasks that get their network from us.
@@ -9,13 +10,16 @@
 //! * [`splice`]: a pair of connections, copied by the kernel.
 //! * [`stock`]: delivery sockets made ahead.
 //! * [`packet`]: IP packets in and out of a namespace.
+//! * [`path`]: congestion control and buffers that suit the path of a connection.
 //! * [`procfs`]: who listens in a namespace.
 //!
 //! Nothing here spawns tasks or owns a runtime. Root is needed for all but `splice` and most of `sockets`.
 
+pub mod address_watch;
 pub mod netlink;
 pub mod netns;
 pub mod packet;
+pub mod path;
 pub mod procfs;
 pub mod ready;
 pub mod site;

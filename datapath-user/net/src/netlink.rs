@@ -1,8 +1,8 @@
 //! rtnetlink of one namespace: a request, its answer, done. Messages are built with `rtnetlink`'s builders; its
 //! connection is a task on a runtime, and these calls are made a handful of times per pod, so the socket is used directly.
 
+mod addresses;
 mod rules;
-mod watch;
 
 use std::{
     io,
@@ -25,8 +25,8 @@ use rtnetlink::{
     sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE},
 };
 
+pub use addresses::InterfaceAddress;
 pub use rules::Rule;
-pub use watch::{AddressWatch, InterfaceAddress};
 
 use crate::netns::visit_netns;
 

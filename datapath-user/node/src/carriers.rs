@@ -5,7 +5,7 @@
 //! other one (SSH server) in its session. Both then come here to [`pair`]. With the same answer come
 //! the peer's addresses and a ticket for its direct port (`crate::direct`).
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use control_api::{
     direct::{DirectOffer, NO_DIRECT_ADDRESS},
@@ -13,10 +13,11 @@ use control_api::{
     session::{CarrierRequest, CarrierTicket, RELAY_HELLO, RELAY_PAIRED, hub},
 };
 use control_identity::client::{CallError, Client};
+use datapath_net::path;
 use datapath_relay::{BoxFuture, Lane, Path, Paths, Race};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     runtime::Handle,
     sync::watch,
     time::timeout,
@@ -25,6 +26,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::direct::{self, addresses::Own};
 
+/// A hub that says nothing for so long is asked again over a new connection: the old one may lead nowhere. Longer than
+/// the hub waits for a peer.
+const ANSWER: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// As long as the hub keeps a ticket.
 const PAIR_TIMEOUT: Duration = Duration::from_secs(30);
@@ -53,7 +57,9 @@ impl PairError {
         match self {
             Self::ConnectTimeout { .. } | Self::PairTimeout => io::ErrorKind::TimedOut,
             Self::Connect { source, .. } | Self::NotPaired { source } => source.kind(),
-            Self::Ticket { .. } => io::ErrorKind::NotConnected,
+            Self::Ticket { source, .. } => {
+                source.connect_error().unwrap_or(io::ErrorKind::NotConnected)
+            }
             Self::MalformedTicket | Self::Answer => io::ErrorKind::InvalidData,
         }
     }
@@ -73,7 +79,7 @@ pub async fn pair(address: &str, ticket: &CarrierTicket) -> Result<TcpStream, Pa
     if ticket.ticket.len() != 64 || !ticket.ticket.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Err(PairError::MalformedTicket);
     }
-    let mut stream = match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+    let mut stream = match timeout(CONNECT_TIMEOUT, connect(address)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(source)) => return Err(PairError::Connect { address: address.to_owned(), source }),
         Err(_) => return Err(PairError::ConnectTimeout { address: address.to_owned() }),
@@ -92,6 +98,26 @@ pub async fn pair(address: &str, ticket: &CarrierTicket) -> Result<TcpStream, Pa
         Ok(Err(source)) => Err(PairError::NotPaired { source }),
         Err(_) => Err(PairError::PairTimeout),
     }
+}
+
+/// To the first of the name's addresses that answers.
+async fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::ErrorKind::AddrNotAvailable.into();
+    for to in tokio::net::lookup_host(address).await? {
+        match connect_to(to).await {
+            Ok(stream) => return Ok(stream),
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+/// A connection that is ready for a long path.
+pub(crate) async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
+    let is_v4 = address.is_ipv4();
+    let socket = if is_v4 { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    path::prepare(&socket)?;
+    socket.connect(address).await
 }
 
 /// [`Paths`] through the hub and past it, by tickets of the hub.
@@ -124,7 +150,14 @@ impl HubPaths {
     {
         let client = self.client.clone();
         let ask = async move {
-            client.post(path, &request).await.map_err(|source| PairError::Ticket {
+            let answer = match timeout(ANSWER, client.post(path, &request)).await {
+                Ok(answer) => answer,
+                Err(_elapsed) => {
+                    client.dial_anew();
+                    client.post(path, &request).await
+                }
+            };
+            answer.map_err(|source| PairError::Ticket {
                 domain: request.domain,
                 peer: request.peer,
                 source,

@@ -34,4 +34,5 @@ pub mod persist;
 pub mod plan;
 pub mod refusals;
 pub mod report;
+pub mod roaming;
 pub mod session;

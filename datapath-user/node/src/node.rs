@@ -13,7 +13,7 @@ use control_api::{ids::NodeRef, session::MachineRole};
 use control_identity::{
     client::Client,
     machine::{EnrolError, Identity, MachineConfig},
-    session::{self, SessionState},
+    session::{self, Moved, SessionState},
 };
 use datapath_relay::{Deliver, Paths, Relay, RelayConfig, RelayError};
 use tokio::{
@@ -30,7 +30,13 @@ use crate::{
     certificates::Certificates,
     config::Config,
     deliver::Delivery,
-    direct::{Direct, addresses::Own, expected::Expected, listener, peers::Peers},
+    direct::{
+        Direct,
+        addresses::{Announcer, Own},
+        expected::Expected,
+        listener,
+        peers::Peers,
+    },
     keeper::{Keeper, Task, chain},
     kernel::{
         Kernel,
@@ -44,7 +50,7 @@ use crate::{
     packets::Packets,
     persist::PersistError,
     refusals::Refusals,
-    report, session as served,
+    report, roaming, session as served,
 };
 
 const ENROL_RETRY: Duration = Duration::from_secs(2);
@@ -254,7 +260,7 @@ async fn start(
         // Without events of the kernel nothing is told; that is no reason to stop.
         halt.cancelled().await;
     });
-    let direct = start_direct(config, &relay, &observer, own, (&mut set, stop))?;
+    let direct = start_direct(config, &relay, &observer, own.subscribe(), (&mut set, stop))?;
     let dials = TaskTracker::new();
     let app = served::router(
         keeper.clone(),
@@ -265,7 +271,17 @@ async fn start(
         dials.clone(),
     );
     let renewing = identity.clone();
-    part(&mut set, "the session", session::run(identity, app, state, stop.clone()));
+    let moved = Moved::default();
+    let announcer = Announcer { setting: config.direct.clone(), publish: own };
+    let following = roaming::follow(client.clone(), moved.clone(), relay.clone(), announcer);
+    let halt = stop.clone();
+    part(&mut set, "the watch of addresses", async move {
+        halt.run_until_cancelled(following).await;
+        // Without it changes are noticed later; that is no reason to stop.
+        halt.cancelled().await;
+    });
+    let running = session::roaming(identity, app, state, moved, stop.clone());
+    part(&mut set, "the session", running);
     let halt = stop.clone();
     part(&mut set, "certificate renewal", async move {
         halt.run_until_cancelled(renewing.keep_renewed()).await;
@@ -288,10 +304,9 @@ fn start_direct(
     config: &Config,
     relay: &Relay,
     observer: &Observer,
-    own: watch::Sender<Arc<Own>>,
+    own: watch::Receiver<Arc<Own>>,
     (set, stop): (&mut JoinSet<&'static str>, &CancellationToken),
 ) -> Result<Direct, NodeError> {
-    let owned = own.subscribe();
     let expected = config.direct.port.map(|_| Arc::<Expected>::default());
     if let (Some(port), Some(expected)) = (config.direct.port, &expected) {
         let socket =
@@ -307,14 +322,8 @@ fn start_direct(
         });
         tracing::info!(port, "direct carriers are taken");
     }
-    let (setting, following, halt) = (config.direct.clone(), relay.clone(), stop.clone());
-    part(set, "the watch of addresses", async move {
-        halt.run_until_cancelled(setting.follow(own, following)).await;
-        // Without word of changes what was known stays in use.
-        halt.cancelled().await;
-    });
     let peers = Arc::new(Peers::new(relay.clone(), expected.clone()));
-    Ok(Direct { expected, peers, own: owned })
+    Ok(Direct { expected, peers, own })
 }
 
 fn part(

@@ -176,7 +176,8 @@ pub struct RelayConfig {
     pub window_total: u64,
     /// After this many bytes (both directions) a flow moves to the bulk lane.
     pub bulk_after: u64,
-    /// A flow without a carrier is reset after this.
+    /// A flow whose peer was not heard for so long, because there is no carrier, is reset. More than a minute, so
+    /// that an outage of a minute leaves time to make carriers again.
     pub resume_within: Duration,
     /// An unanswered open is reset after this.
     pub open_timeout: Duration,
@@ -184,8 +185,11 @@ pub struct RelayConfig {
     pub dial_timeout: Duration,
     /// Until TCP connection, keys, certificates and HELLO are done.
     pub handshake_timeout: Duration,
-    /// The longest pause between two dials.
+    /// The longest pause between two dials that somebody answered or that took long.
     pub backoff_max: Duration,
+    /// And between two that cost nothing: nobody listens, or there is no way. This one decides how soon flows go on
+    /// when the hub is back.
+    pub backoff_closed: Duration,
     /// PING every so often; a carrier that is silent for `dead_after` is closed.
     pub ping_every: Duration,
     pub dead_after: Duration,
@@ -216,12 +220,13 @@ impl RelayConfig {
             window_max: 16 << 20,
             window_total: 256 << 20,
             bulk_after: 1 << 20,
-            resume_within: Duration::from_secs(60),
+            resume_within: Duration::from_secs(75),
             open_timeout: Duration::from_secs(30),
             deliver_timeout: Duration::from_secs(10),
             dial_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(10),
             backoff_max: Duration::from_secs(1),
+            backoff_closed: Duration::from_millis(200),
             ping_every: Duration::from_secs(5),
             dead_after: Duration::from_secs(15),
             idle_carrier: Duration::from_secs(300),
@@ -334,6 +339,31 @@ pub enum RelayError {
     NoIdentity { domain: DomainName },
     #[error("the certificate for domain {domain} is not for this node's key or name: {why}")]
     BadIdentity { domain: DomainName, why: &'static str },
+    #[error("no path to {peer} for domain {domain}: {source}")]
+    Path {
+        domain: DomainName,
+        peer: NodeRef,
+        /// In the text: it says what failed.
+        source: io::Error,
+    },
     #[error("carrier with {peer} for domain {domain}: {why}")]
     Carrier { domain: DomainName, peer: NodeRef, why: String },
+}
+
+impl RelayError {
+    /// The attempt cost nobody anything: nobody listens there, or there is no way to it.
+    pub(crate) fn is_closed(&self) -> bool {
+        use io::ErrorKind::{
+            AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable,
+        };
+        let Self::Path { source, .. } = self else { return false };
+        matches!(
+            source.kind(),
+            ConnectionRefused
+                | NetworkUnreachable
+                | HostUnreachable
+                | NetworkDown
+                | AddrNotAvailable
+        )
+    }
 }

@@ -73,6 +73,10 @@ struct Core {
     /// For the window: when and where the last measurement started.
     mark: (Instant, u64),
     lists_ack: bool,
+    /// Reset here: a lost RST would leave the peer with half a flow.
+    owes_reset: bool,
+    /// No peer any more, for this reason; what it sent is still delivered (see [`Flow::part`]).
+    parted: Option<Reason>,
 }
 
 /// What a flow waits for from its link.
@@ -135,7 +139,7 @@ impl Flow {
 
     pub(crate) fn need(&self) -> Option<Need> {
         let c = self.core.hold();
-        if c.wire.phase().is_ended() {
+        if !c.uses_carrier() {
             return None;
         }
         let opener = c.wire.role() == Role::Opener;
@@ -159,7 +163,7 @@ impl Flow {
         {
             let mut guard = self.core.hold();
             let c = &mut *guard;
-            if c.wire.phase().is_ended() {
+            if !c.uses_carrier() {
                 return true;
             }
             if carrier.is_dead() || carrier.spare.load(Relaxed) {
@@ -201,14 +205,31 @@ impl Flow {
         let mut c = self.core.hold();
         if c.via.as_ref().is_some_and(|v| Arc::ptr_eq(v, lost)) {
             c.via = None;
-            c.until = Instant::now() + config.resume_within;
+            c.until = lost.silent_since(config) + config.resume_within;
         }
     }
 
     /// No carrier came in time.
     pub(crate) fn out_of_time(&self) {
         let sent = self.was_sent();
-        self.fail(if sent { Reason::CarrierLost } else { Reason::Timeout });
+        self.part(if sent { Reason::CarrierLost } else { Reason::Timeout });
+    }
+
+    /// The peer will not be heard again. What arrived to its end was acknowledged: it is delivered all the same, and
+    /// only what is still to be sent is lost.
+    pub(crate) fn part(&self, reason: Reason) {
+        {
+            let mut c = self.core.hold();
+            if !c.wire.rx.has_fin() {
+                drop(c);
+                return self.fail(reason);
+            }
+            if c.wire.needs_peer() {
+                c.parted.get_or_insert(reason);
+            }
+        }
+        self.tx_wake.notify_one();
+        self.rx_wake.notify_one();
     }
 
     /// Ends the flow without telling the peer (who knows, or cannot be told).
@@ -231,6 +252,8 @@ impl Flow {
             if let Some(v) = c.via.as_ref().filter(|_| c.sent) {
                 v.post(&frame);
             }
+            // An acceptor's loss shows when the opener comes back with the flow; the acceptor cannot come back.
+            c.owes_reset = c.sent && c.wire.role() == Role::Opener;
             c.wire.step(Step::Failed(reason));
         }
         self.ended.notify_one();
@@ -286,7 +309,15 @@ impl Core {
             until,
             mark: (Instant::now(), 0),
             lists_ack: false,
+            owes_reset: false,
+            parted: None,
         }
+    }
+
+    /// False as well when everything is settled with the peer, which has forgotten the flow, and this side only
+    /// delivers what it has.
+    fn uses_carrier(&self) -> bool {
+        !self.wire.phase().is_ended() && self.wire.needs_peer() && self.parted.is_none()
     }
 
     fn switch(&mut self, carrier: &Arc<Carrier>) {

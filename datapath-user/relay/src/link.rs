@@ -4,6 +4,8 @@
 mod direct;
 mod frames;
 mod packets;
+mod resets;
+mod roam;
 mod tend;
 
 use std::{
@@ -55,6 +57,7 @@ struct State {
     warm_until: Option<Instant>,
     peer_epoch: Option<u64>,
     ended: Ended,
+    resets: resets::Owed,
     /// Packets that wait for a carrier.
     packets: VecDeque<(Instant, Bytes)>,
     direct: direct::Direct,
@@ -167,6 +170,7 @@ impl Link {
                 stale = s.flows.extract_if(|_, f| f.was_sent()).map(|(_, f)| f).collect();
                 old = std::mem::take(&mut s.carriers);
                 s.ended = Ended::default();
+                s.resets = resets::Owed::default();
                 Self::forget_rest(&mut s);
             }
             s.carriers.push(Arc::clone(carrier));
@@ -176,11 +180,13 @@ impl Link {
             }
             (stale, old)
         };
+        self.send_resets(carrier);
         self.send_waiting(carrier);
+        self.doubt_others(shared, carrier);
         add(&shared.tally.carriers_up);
         tracing::info!(carrier = %carrier.name, domain = %self.key.domain, "carrier is up");
         for f in stale {
-            f.fail(Reason::PeerGone);
+            f.part(Reason::PeerGone);
         }
         for c in old {
             c.kill();

@@ -290,6 +290,13 @@ impl Relay {
         }
     }
 
+    /// This machine's addresses or routes changed: carriers that this ended are noticed now, not by their silence.
+    pub fn moved(&self) {
+        for link in self.shared.all_links() {
+            link.moved(&self.shared);
+        }
+    }
+
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shared.counters()

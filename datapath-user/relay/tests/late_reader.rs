@@ -12,13 +12,14 @@
 mod pair;
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{ErrorKind, Read as _, Write as _},
     net::Shutdown,
     sync::mpsc,
     time::Duration,
 };
 
-use pair::{Pair, check_pattern, eventually, send_pattern, serve};
+use datapath_relay::{FlowState, Reason};
+use pair::{Pair, check_pattern, eventually, failed, send_pattern, serve};
 
 /// More than sockets hold by themselves, and no more than the first credit, so that all of it can be acknowledged while
 /// nobody reads.
@@ -86,4 +87,39 @@ fn a_client_that_reads_late_gets_all_though_the_server_is_gone_and_the_carrier_b
     std::thread::sleep(3 * RESUME_WITHIN);
     assert_eq!(check_pattern(&mut client), WAITS);
     eventually("ended in order", || p.a.counters().flows_closed == 1);
+}
+
+/// Nobody comes back: what the client sent to its end was acknowledged, and only the answer is lost.
+#[test]
+fn a_server_that_reads_late_gets_all_though_no_carrier_comes_back() {
+    let p = pair();
+    let (go, wait) = mpsc::channel::<()>();
+    let (done, result) = mpsc::channel();
+    let (told, end) = mpsc::channel();
+    let wait = std::sync::Mutex::new(wait);
+    let port = serve(move |mut s| {
+        wait.lock().unwrap().recv().unwrap();
+        done.send(check_pattern(&mut s)).unwrap();
+        // The rest of the flow is no more, which is told as soon as the server has something to say.
+        let end = loop {
+            if let Err(e) = s.write_all(&[0; 4096]) {
+                break e.kind();
+            }
+        };
+        told.send(end).unwrap();
+    });
+    let mut client = p.connect(port);
+    send_pattern(&mut client, WAITS);
+    client.shutdown(Shutdown::Write).unwrap();
+    eventually("all arrived", || p.b.flows().iter().any(|f| f.state == FlowState::HalfClosed));
+    p.block(true);
+    p.cut();
+    assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    std::thread::sleep(3 * RESUME_WITHIN);
+    go.send(()).unwrap();
+    assert_eq!(result.recv_timeout(Duration::from_secs(20)).unwrap(), WAITS);
+    let end = end.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(matches!(end, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{end:?}");
+    eventually("ended", || p.b.counters().flows_now == 0);
+    assert_eq!(failed(&p.b.counters(), Reason::CarrierLost), 1);
 }

@@ -5,20 +5,16 @@ use std::{
     convert::Infallible,
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::Duration,
 };
 
 use axum::body::Bytes;
 use control_api::{direct::tidy, session::NodeUpdate};
-use datapath_net::netlink::{AddressWatch, InterfaceAddress, Netlink, NetlinkError};
-use datapath_relay::Relay;
+use datapath_net::netlink::{InterfaceAddress, Netlink, NetlinkError};
 use futures::{Stream, StreamExt as _};
 use tokio::sync::watch;
 
 use crate::keeper::chain;
 
-/// A new network comes in several steps: addresses, then routes.
-const SETTLE: Duration = Duration::from_millis(300);
 /// Interfaces of pods and virtual machines, by the beginnings of their names: their addresses repeat
 /// from machine to machine. Whoever means one of them says `--direct-address`.
 const INTERNAL: [&str; 9] =
@@ -68,36 +64,30 @@ impl Setting {
         // Behind a NAT of its own (a cloud's public address) the machine does not see that address.
         Listens { addresses: tidy(addresses), port: Some(port) }
     }
+}
 
-    /// Follows the machine's addresses and routes until dropped: publishes what it says of itself, and
-    /// has the relay try again what failed before.
-    pub async fn follow(self, publish: watch::Sender<Arc<Own>>, relay: Relay) {
-        let mut changes = match AddressWatch::new() {
-            Ok(changes) => changes,
+/// Publishes what is true of this machine.
+#[derive(Debug)]
+pub struct Announcer {
+    pub setting: Setting,
+    pub publish: watch::Sender<Arc<Own>>,
+}
+
+impl Announcer {
+    /// Looks again; whether the machine has other addresses than before.
+    pub fn refresh(&self) -> bool {
+        let own = match self.setting.own() {
+            Ok(own) => Arc::new(own),
             Err(e) => {
-                tracing::warn!(error = chain(&e), "changes of addresses are not seen");
-                return std::future::pending().await;
+                tracing::warn!(error = chain(&e), "the machine's addresses are not known");
+                return false;
             }
         };
-        loop {
-            match self.own() {
-                Ok(own) => {
-                    publish.send_if_modified(|old| {
-                        let news = **old != own;
-                        *old = Arc::new(own);
-                        news
-                    });
-                }
-                Err(e) => {
-                    tracing::warn!(error = chain(&e), "the machine's addresses are not known")
-                }
-            }
-            if let Err(error) = changes.changed().await {
-                return tracing::debug!(%error, "changes of addresses are not seen any more");
-            }
-            tokio::time::sleep(SETTLE).await;
-            relay.probe_direct();
-        }
+        self.publish.send_if_modified(|old| {
+            let news = **old != *own;
+            *old = own;
+            news
+        })
     }
 }
 
@@ -126,6 +116,8 @@ pub fn lines(own: watch::Receiver<Arc<Own>>) -> impl Stream<Item = Result<Bytes,
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn at(interface: &str, address: &str) -> InterfaceAddress {

@@ -12,6 +12,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use crate::carriers::connect_to;
+
 /// One address, from its start: connection, ticket, answer. Two round trips.
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// Between the starts.
@@ -77,7 +79,7 @@ pub async fn dial(offer: &DirectOffer, addresses: &[SocketAddr]) -> Result<TcpSt
 }
 
 async fn attempt(address: SocketAddr, ticket: &str) -> io::Result<TcpStream> {
-    let mut stream = TcpStream::connect(address).await?;
+    let mut stream = connect_to(address).await?;
     stream.set_nodelay(true)?;
     stream.write_all(format!("{HELLO}{ticket}\n").as_bytes()).await?;
     let mut answer = [0; READY.len()];

@@ -11,6 +11,7 @@ use std::{
 };
 
 use control_api::direct::{HELLO, READY};
+use datapath_net::path;
 use datapath_relay::{Path, Relay};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{
@@ -71,6 +72,8 @@ pub fn bind(port: u16) -> io::Result<TcpListener> {
         }
         socket.set_reuse_address(true)?;
         socket.bind(&at.into())?;
+        // Carriers may have a long way; what the peer is told of the window it is told at the start.
+        path::prepare(&socket)?;
         socket.listen(BACKLOG)?;
         TcpListener::from_std(socket.into())
     };
@@ -179,6 +182,8 @@ impl Listener {
 
     async fn admit(&self, mut stream: TcpStream) -> Result<(), Turned> {
         stream.set_nodelay(true)?;
+        // A stranger gets no large buffer; the relay sizes those of a carrier.
+        path::at_rest(&stream)?;
         let hello = timeout(HELLO_TIMEOUT, hello(&mut stream)).await;
         let ticket = hello.map_err(|_late| Turned::Late)??;
         let meeting = self.expected.take(Instant::now(), &ticket).ok_or(Turned::Ticket)?;

@@ -96,11 +96,13 @@ impl Flow {
                 after.fail = Some(reason);
             }
             Frame::Rst { reason, .. } => {
-                // The peer is done with a flow whose both ends are told: its last ACK was lost.
-                let told = core.wire.rx.is_done() && core.wire.tx.is_closing();
+                // The peer ended in order and has everything: its last ACK was lost. Here bytes may still wait for
+                // the application.
+                let told = core.wire.rx.has_fin() && core.wire.tx.is_closing();
                 if told && reason == Reason::PeerGone {
-                    core.wire.step(Step::Drained);
-                    self.ended.notify_one();
+                    core.wire.tx.on_ack(core.wire.tx.end().saturating_add(1))?;
+                    self.tx_wake.notify_one();
+                    self.rx_wake.notify_one();
                 } else {
                     after.fail = Some(reason);
                 }

@@ -184,7 +184,9 @@ async fn run(shared: &Arc<Shared>, link: &Arc<Link>, flow: Arc<Flow>) {
         Some(Stop::Reset(reason)) => flow.reset(reason),
         None => {
             let mut core = flow.core.hold();
-            if core.wire.is_drained() {
+            if let Some(reason) = core.parted {
+                core.wire.step(Step::Failed(reason));
+            } else if core.wire.is_drained() {
                 core.wire.step(Step::Drained);
             }
         }
@@ -225,28 +227,32 @@ fn finish(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Flow>) {
     shared.limits.leave(&link.key.domain, local.ip());
     shared.limits.narrow(core.wire.rx.window().saturating_sub(first_window(shared)));
     shared.limits.done_waiting(core.queue.drain(..).map(|b| b.len() as u64).sum());
-    if let Some(via) = core.via.take() {
+    let via = core.via.take();
+    if let Some(via) = &via {
         via.flows.fetch_sub(1, Relaxed);
     }
+    let owes_reset = core.owes_reset;
     let sock = core.sock.take();
     let phase = core.wire.phase();
     let opener = core.wire.role() == Role::Opener;
+    let whole = core.wire.rx.is_done() && (core.parted.is_some() || phase == Phase::Closed);
     drop(core);
+    if let Some(s) = sock.as_ref().filter(|_| whole) {
+        // The application was given everything and the end; what the kernel still holds may leave in order.
+        drop(SockRef::from(&**s).set_linger(None));
+    }
     match phase {
         Phase::Failed(reason) => {
+            if owes_reset {
+                link.insist(&shared.config, flow.wire_id, reason, via.as_ref());
+            }
             shared.tally.failed(reason);
             if opener {
                 shared.deliver.refused(&link.key.domain, flow.dst, reason);
             }
             tracing::debug!(src = %flow.src, dst = %flow.dst, peer = %link.key.peer, %reason, "flow ended");
         }
-        Phase::Opening | Phase::Open | Phase::Closed => {
-            add(&shared.tally.closed);
-            if let Some(s) = &sock {
-                // Everything was acknowledged; what the kernel still holds may leave in order.
-                drop(SockRef::from(&**s).set_linger(None));
-            }
-        }
+        Phase::Opening | Phase::Open | Phase::Closed => add(&shared.tally.closed),
     }
     shared.remember(stats);
 }
@@ -313,7 +319,8 @@ impl Flow {
                     return Err(Stop::Move);
                 }
                 let live = c.via.as_ref().is_some_and(|v| !v.is_dead());
-                (live && c.wire.wants_send(), c.wire.budget(), c.wire.tx.is_done())
+                let done = c.wire.tx.is_done() || c.parted.is_some();
+                (live && c.wire.wants_send(), c.wire.budget(), done)
             };
             if done {
                 return Ok(());

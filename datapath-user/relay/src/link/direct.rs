@@ -135,6 +135,15 @@ impl Link {
         });
     }
 
+    /// A race had no direct way, though the peer was known to listen: it or the hub has just started
+    /// and has not said so yet.
+    pub(super) fn miss_direct(&self, shared: &Shared) {
+        let mut s = self.state.hold();
+        if let Some(next) = s.direct.next {
+            s.direct.next = Some(next.min(later(shared.config.offer_delay)));
+        }
+    }
+
     /// On the lane's own thread, where the carrier is to live.
     async fn attempt(self: &Arc<Self>, shared: &Arc<Shared>, lane: Lane) -> io::Result<()> {
         let (me, shared2) = (Arc::clone(self), Arc::clone(shared));
@@ -191,7 +200,7 @@ impl Link {
     pub(crate) fn offer(self: &Arc<Self>, shared: &Arc<Shared>, addresses: &[SocketAddr]) {
         {
             let mut s = self.state.hold();
-            if s.direct.offered == addresses {
+            if s.direct.offered == addresses && s.direct.next.is_some() {
                 return;
             }
             addresses.clone_into(&mut s.direct.offered);

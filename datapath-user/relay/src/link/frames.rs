@@ -61,6 +61,11 @@ impl Link {
         }
         if let Some(f) = self.flow(id) {
             f.reopened(shared, c, open);
+            // Also of an OPEN that was overtaken by its repetition: frames that follow it here begin behind its
+            // first bytes.
+            if !first.is_empty() {
+                f.frame(shared, self, c, Frame::Data { flow: id, offset: 0, bytes: first });
+            }
             return;
         }
         if self.state.hold().ended.ids.contains(&id) {
@@ -92,3 +97,7 @@ impl Link {
         shared.lane(c.lane).spawn(async move { flow::accept(&s, &l, &flow).await });
     }
 }
+
+#[cfg(test)]
+#[path = "frames_tests.rs"]
+mod tests;

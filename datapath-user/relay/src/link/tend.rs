@@ -149,15 +149,18 @@ impl Link {
     async fn dialing(self: &Arc<Self>, shared: &Arc<Shared>, lane: Lane) {
         let mut backoff = BACKOFF;
         while self.carrier(lane).is_none() && self.is_wanted(lane) {
-            match self.dial_once(shared, lane).await {
+            let longest = match self.dial_once(shared, lane).await {
                 Ok(()) => return,
                 Err(e) => {
                     add(&shared.tally.dials_failed);
                     tracing::debug!(error = %e, "dialling a carrier");
+                    let (closed, max) = (shared.config.backoff_closed, shared.config.backoff_max);
+                    if e.is_closed() { closed } else { max }
                 }
-            }
+            };
+            backoff = backoff.min(longest);
             let pause = backoff.mul_f64(rand::rng().random_range(0.5..1.0));
-            backoff = (backoff * 2).min(shared.config.backoff_max);
+            backoff *= 2;
             // A carrier that the peer dialled ends the wait.
             let changed = self.changed.notified();
             tokio::select! { () = tokio::time::sleep(pause) => {}, () = changed => {} }
@@ -173,25 +176,25 @@ impl Link {
         let identity = shared
             .identity(domain)
             .ok_or_else(|| RelayError::NoIdentity { domain: domain.clone() })?;
-        let fail = |why: String| RelayError::Carrier {
+        let fail = |source| RelayError::Path {
             domain: domain.clone(),
             peer: self.key.peer.clone(),
-            why,
+            source,
         };
-        let late = |_elapsed| fail("no path in time".to_owned());
+        let late = |elapsed: tokio::time::error::Elapsed| fail(elapsed.into());
         let until = Instant::now() + shared.config.dial_timeout;
         let race = shared.paths.race(domain, &self.key.peer, lane);
-        let race = tokio::time::timeout_at(until, race).await.map_err(late)?;
-        let race = race.map_err(|e| fail(e.to_string()))?;
-        if let Some(direct) = race.direct {
-            self.race_direct(shared, lane, direct);
+        let race = tokio::time::timeout_at(until, race).await.map_err(late)?.map_err(fail)?;
+        match race.direct {
+            Some(direct) => self.race_direct(shared, lane, direct),
+            None => self.miss_direct(shared),
         }
         let path = tokio::select! {
             path = tokio::time::timeout_at(until, race.hub) => path.map_err(late)?,
             // Nobody waits for the hub any more; who waits there for us sees us go.
             () = self.until_direct(lane) => return Ok(()),
         };
-        let path = path.map_err(|e| fail(e.to_string()))?;
+        let path = path.map_err(fail)?;
         ssh::connect(shared, self, identity, lane, path).await
     }
 }

@@ -29,6 +29,8 @@ struct Ways {
     past: Mutex<Option<Relay>>,
     hub: AtomicBool,
     direct: AtomicBool,
+    /// The hub does not know of the direct way when it is asked for all.
+    unsaid: AtomicBool,
     hub_delay: Mutex<Duration>,
     direct_delay: Mutex<Duration>,
     /// The peer's end is taken by nobody for so long.
@@ -102,7 +104,8 @@ impl Paths for Handle {
         let direct: BoxFuture<'static, _> =
             Box::pin(async move { ways.past_the_hub(&of, lane).await });
         let hub = self.dial(domain, peer, lane);
-        Box::pin(async move { Ok(Race { hub, direct: Some(direct) }) })
+        let direct = (!self.0.unsaid.load(SeqCst)).then_some(direct);
+        Box::pin(async move { Ok(Race { hub, direct }) })
     }
     fn dial_direct<'a>(
         &'a self,
@@ -343,6 +346,22 @@ fn a_way_that_fails_is_tried_again_after_a_while() {
     let dials = p.direct_dials();
     thread::sleep(Duration::from_secs(1));
     assert_eq!(p.direct_dials(), dials);
+}
+
+#[test]
+fn a_direct_way_that_was_known_is_asked_for_when_the_hub_has_forgotten_it() {
+    let p = Two::with(|_| {}, |_| {});
+    let mut s = p.connect(echo_server());
+    exchange(&mut s, b"x");
+    eventually("tried in vain", || p.a.directs().iter().any(|d| d.failure.is_some()));
+    // The hub and the peer start anew: the peer's session stands, and has not said much yet.
+    p.a_ways.unsaid.store(true, SeqCst);
+    p.a_ways.direct.store(true, SeqCst);
+    p.a.cut(&domain(), &node("west/b"));
+    exchange(&mut s, b"y");
+    eventually("direct soon", || uses(&p.a, "direct:"));
+    exchange(&mut s, b"z");
+    assert_eq!(p.failed(), 0);
 }
 
 /// The way of one that does not know that there may be a direct one.

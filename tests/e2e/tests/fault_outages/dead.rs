@@ -34,7 +34,7 @@ pub(crate) fn for_good(p: &mut Product) -> Result<()> {
     ensure!(honest.iter().any(|e| said.starts_with(e)), "a new connection: {said}");
     let took = now()? - killed;
     ensure!(took < 35.0, "a new connection hung for {took:.1} s");
-    let left = Duration::from_secs_f64((75.0 - took).max(0.0));
+    let left = Duration::from_secs_f64((85.0 - took).max(0.0));
     let broken = |events: &[Event]| events.iter().filter(|e| e.word == "BROKEN").count();
     eventually("the relayed flows to end", left, || {
         Ok((broken(&scene.far.events()?) == BUSY.len()).then_some(()))

@@ -21,7 +21,7 @@ pub(crate) fn away(p: &mut Product) -> Result<()> {
         ("the NAT forgot", |p| rebind(p, "20000-29999"), 5.0),
         ("the NAT forgot again", |p| rebind(p, "30000-39999"), 5.0),
         ("the uplink has another address", uplink, 20.0),
-        ("the machine has another address", machine, 40.0),
+        ("the machine has another address", machine, 5.0),
     ];
     for (what, step, limit) in steps {
         step(p)?;
