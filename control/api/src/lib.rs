@@ -5,6 +5,7 @@
 pub mod attach;
 pub mod cidr;
 pub mod crds;
+pub mod direct;
 pub mod ids;
 pub mod labels;
 pub mod names;

@@ -16,6 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    direct::{DirectOffer, PeerMachine},
     ids::{ClusterId, DomainName, NodeRef},
     ports::{PodPorts, PortRange, Ports},
 };
@@ -38,6 +39,9 @@ pub mod hub {
     pub const DOMAIN_CERTIFICATES: &str = "/hub/v1/domain-certificates";
     /// `CarrierRequest` → `CarrierTicket`; nodes only. The hub sends the peer a [`super::DialRequest`].
     pub const CARRIERS: &str = "/hub/v1/carriers";
+    /// `CarrierRequest` → [`super::DirectOffer`], for an attempt past the hub alone; nodes only. The
+    /// hub sends the peer an [`crate::direct::ExpectRequest`].
+    pub const DIRECT: &str = "/hub/v1/direct";
     /// `GET`, admins: `Vec<super::NodeFlows>` of all connected nodes.
     pub const FLOWS: &str = "/hub/v1/flows";
     /// `GET`, admins: `Vec<super::MachineSession>`.
@@ -56,6 +60,8 @@ pub mod machine {
     pub const REPORT: &str = "/v1/report";
     /// Nodes: `POST` [`super::DialRequest`] → 202.
     pub const DIAL: &str = "/v1/dial";
+    /// Nodes: `POST` [`crate::direct::ExpectRequest`] → 202.
+    pub const EXPECT: &str = "/v1/expect";
     /// Nodes: `GET` → `Vec<super::Flow>`.
     pub const FLOWS: &str = "/v1/flows";
     /// Nodes: `POST` [`super::ProbeRequest`] → [`super::ProbeReport`].
@@ -175,6 +181,9 @@ pub struct CarrierRequest {
 #[serde(rename_all = "camelCase")]
 pub struct CarrierTicket {
     pub ticket: String,
+    /// How the peer may be reached past the hub, when one of the two listens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direct: Option<DirectOffer>,
 }
 
 impl std::fmt::Debug for CarrierTicket {
@@ -225,6 +234,16 @@ pub enum RouteUpdate {
         uid: String,
         ports: Option<Ports>,
     },
+    /// The machines behind the Domains' other nodes, all of them. A node that is not among them, or
+    /// with another machine than before, is cut off.
+    Peers {
+        peers: Vec<PeerMachine>,
+    },
+    /// One of them: another machine, or none any more.
+    Peer {
+        node: NodeRef,
+        machine: Option<String>,
+    },
     /// Sent every second: it bounds for how long a dead stream can make what is known of ports wrong.
     KeepAlive,
 }
@@ -244,6 +263,13 @@ pub enum NodeUpdate {
     PodGone {
         domain: DomainName,
         uid: String,
+    },
+    /// Where this node listens for direct carriers, whole: `addresses`, and at `port` of the address
+    /// that the hub sees it come from. Said by nodes that listen, at first and when it changes.
+    Direct {
+        addresses: Vec<SocketAddr>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<u16>,
     },
     /// Every second, for the same reason as [`RouteUpdate::KeepAlive`].
     KeepAlive,
@@ -320,7 +346,8 @@ pub struct Flow {
     pub to_pod: String,
     pub to: SocketAddr,
     pub verdict: Verdict,
-    /// `-` for direct flows, else the carrier's name, such as `hub:site-b/n1:bulk`.
+    /// `-` for direct flows, else the carrier's name, such as `hub:site-b/n1:bulk` or
+    /// `direct:site-b/n1:bulk`.
     pub carrier: String,
     pub state: FlowState,
     /// From the connecting side to the accepting one, and back.

@@ -396,7 +396,7 @@ mod tests {
                     let d = state.iter_mut().find(|d| d.name == domain).unwrap();
                     d.members.retain(|m| m.uid != uid);
                 }
-                RouteUpdate::Ports { .. } | RouteUpdate::KeepAlive => {}
+                _ => {}
             }
         }
         state.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,5 +1,6 @@
 //! Tells when this machine's addresses or its default routes change: a laptop between two networks, another uplink, a new
 //! lease. TCP does not: a connection whose own address is gone stays open until its peer's silence is noticed.
+#![expect(unsafe_code, reason = "registering a descriptor that is owned")]
 
 use std::{
     io,
@@ -51,7 +52,9 @@ impl AddressWatch {
             socket.add_membership(group)?;
         }
         socket.set_non_blocking(true)?;
-        Ok(Self { socket: AsyncFd::new(socket)?, buffer: Vec::with_capacity(64 << 10) })
+        // SAFETY: the socket owns its descriptor, gives always that one, and is dropped with its registration.
+        let socket = unsafe { AsyncFd::register(socket) }?;
+        Ok(Self { socket, buffer: Vec::with_capacity(64 << 10) })
     }
 
     /// Waits for the next changes; of those that come together the worst is told. Cancel safe.

@@ -10,6 +10,7 @@
 //! * [`splice`]: a pair of connections, copied by the kernel.
 //! * [`stock`]: delivery sockets made ahead.
 //! * [`packet`]: IP packets in and out of a namespace.
+//! * [`path`]: congestion control and buffers that suit the path of a connection.
 //! * [`procfs`]: who listens in a namespace.
 //!
 //! Nothing here spawns tasks or owns a runtime. Root is needed for all but `splice` and most of `sockets`.
@@ -18,6 +19,7 @@ pub mod address_watch;
 pub mod netlink;
 pub mod netns;
 pub mod packet;
+pub mod path;
 pub mod procfs;
 pub mod ready;
 pub mod site;

@@ -1,6 +1,7 @@
 //! rtnetlink of one namespace: a request, its answer, done. Messages are built with `rtnetlink`'s builders; its
 //! connection is a task on a runtime, and these calls are made a handful of times per pod, so the socket is used directly.
 
+mod addresses;
 mod rules;
 
 use std::{
@@ -24,6 +25,7 @@ use rtnetlink::{
     sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE},
 };
 
+pub use addresses::InterfaceAddress;
 pub use rules::Rule;
 
 use crate::netns::visit_netns;
@@ -346,6 +348,15 @@ impl Netlink {
         self.request(("add route", object), RouteNetlinkMessage::NewRoute(message), flags).map(drop)
     }
 
+    /// All objects of a kind.
+    fn dump(
+        &mut self,
+        what: &str,
+        message: RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
+        self.request(("list", what), message, NLM_F_DUMP)
+    }
+
     /// Sends one request and reads to its acknowledgement.
     fn request(
         &mut self,
@@ -365,7 +376,6 @@ impl Netlink {
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> io::Result<Vec<RouteNetlinkMessage>> {
-        debug_assert!(flags & NLM_F_DUMP != NLM_F_DUMP, "dumps end differently");
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;

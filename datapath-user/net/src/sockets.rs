@@ -110,6 +110,17 @@ impl Default for Tuning {
 /// Not a TCP socket.
 pub fn tune(socket: impl AsFd, tuning: Tuning) -> io::Result<()> {
     let fd = socket.as_fd();
+    keep_alive(fd, tuning)?;
+    let lowat = i32::try_from(tuning.notsent_lowat).unwrap_or(i32::MAX);
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, lowat)
+}
+
+/// As [`tune`], but for what may be unsent.
+///
+/// # Errors
+/// Not a TCP socket.
+pub fn keep_alive(socket: impl AsFd, tuning: Tuning) -> io::Result<()> {
+    let fd = socket.as_fd();
     let probe = (tuning.keepalive / 5).max(Duration::from_secs(1));
     sockopt::set_tcp_nodelay(fd, true)?;
     sockopt::set_socket_keepalive(fd, true)?;
@@ -118,24 +129,6 @@ pub fn tune(socket: impl AsFd, tuning: Tuning) -> io::Result<()> {
     sockopt::set_tcp_keepcnt(fd, 5)?;
     let millis = u32::try_from(tuning.user_timeout.as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_user_timeout(fd, millis)?;
-    let lowat = i32::try_from(tuning.notsent_lowat).unwrap_or(i32::MAX);
-    set_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, lowat)
-}
-
-/// A path this short is one machine, one rack, one site.
-const SHORT_PATH: Duration = Duration::from_millis(2);
-
-/// Chooses congestion control by the path of a connection that stands. Pacing (bbr) makes every burst wait for a timer, which
-/// on a short path costs more than the path: a third of the throughput over a path of 0.1 ms. There it becomes cubic; on a
-/// longer path the machine's own choice stays, since loss is what matters there.
-///
-/// # Errors
-/// Not a TCP socket, or the machine does not let this process use cubic; nothing is changed then.
-pub fn suit_path(socket: impl AsFd) -> io::Result<()> {
-    let fd = socket.as_fd();
-    if tcp_info(fd)?.least_rtt < SHORT_PATH {
-        sockopt::set_tcp_congestion(fd, "cubic")?;
-    }
     Ok(())
 }
 
@@ -161,7 +154,8 @@ pub struct TcpInfo {
     /// The shortest one of the last minutes.
     pub least_rtt: Duration,
     pub rtt_variance: Duration,
-    /// Segments sent again since the start.
+    /// Segments sent since the start, and of these again.
+    pub segments: u32,
     pub retransmits: u32,
 }
 
@@ -191,11 +185,17 @@ pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
         rtt: Duration::from_micros(info.tcpi_rtt.into()),
         least_rtt: Duration::from_micros(info.tcpi_min_rtt.into()),
         rtt_variance: Duration::from_micros(info.tcpi_rttvar.into()),
+        segments: info.tcpi_segs_out,
         retransmits: info.tcpi_total_retrans,
     })
 }
 
-fn set_int(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
+pub(crate) fn set_int(
+    socket: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    value: i32,
+) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<i32>()).map_err(io::Error::other)?;
     // SAFETY: the kernel reads the four bytes of `value`.
     let result = unsafe {
@@ -254,16 +254,6 @@ mod tests {
         let (landed, _) = listener.accept().await?;
         assert!(landed.nodelay()?);
         assert_eq!(SockRef::from(&landed).linger()?, Some(Duration::ZERO));
-        Ok(())
-    }
-
-    #[tokio::test]
-    async fn a_short_path_is_not_paced() -> Result<(), Box<dyn std::error::Error>> {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-        let client = TcpStream::connect(listener.local_addr()?).await?;
-        sockopt::set_tcp_congestion(&client, "reno")?;
-        suit_path(&client)?;
-        assert_eq!(sockopt::tcp_congestion(&client)?, "cubic");
         Ok(())
     }
 }

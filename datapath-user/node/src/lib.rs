@@ -18,6 +18,7 @@ pub mod carriers;
 pub mod certificates;
 pub mod config;
 pub mod deliver;
+pub mod direct;
 pub mod hosts;
 pub mod keeper;
 pub mod kernel;

@@ -10,6 +10,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use datapath_relay::Via;
+
 use crate::observe::Observer;
 
 type Labels = Vec<(&'static str, String)>;
@@ -71,12 +73,23 @@ fn relay(of: &Observer, registry: &mut Registry) {
         gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         registry.register(name, help, gauge);
     }
+    let paths = Family::<Labels, Gauge>::default();
+    for via in [Via::Hub, Via::Direct] {
+        let n = of.relay.carriers().iter().filter(|c| c.via == via).count();
+        paths.get_or_create(&vec![("path", via.as_str().to_owned())]).set(amount(n));
+    }
+    registry.register("carriers_by_path", "Standing carriers, through the hub and direct", paths);
     let counters = [
         ("flows_opened", "Relayed flows opened by pods of this node", c.flows_opened),
         ("flows_accepted", "Relayed flows accepted for pods of this node", c.flows_accepted),
         ("flows_closed", "Relayed flows that ended in order", c.flows_closed),
         ("flows_resumed", "Relayed flows resumed on another carrier", c.flows_resumed),
         ("flows_moved", "Relayed flows moved to another lane", c.flows_moved),
+        (
+            "flows_upgraded",
+            "Relayed flows moved from the hub to a direct carrier",
+            c.flows_upgraded,
+        ),
         ("carriers_up", "Carriers established", c.carriers_up),
         ("carriers_lost", "Carriers lost", c.carriers_lost),
         ("dials_failed", "Attempts to reach a peer that failed", c.dials_failed),

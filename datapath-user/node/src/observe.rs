@@ -113,6 +113,16 @@ impl Observer {
             let detail = format!("Domain {}, {} flows, rtt {rtt}", carrier.domain, carrier.flows);
             checks.push(hop(format!("carrier {}", carrier.name), true, detail));
         }
+        for direct in self.relay.directs() {
+            // The hub's path serves: a peer that cannot be reached past it is no fault.
+            let detail = match (direct.stands, direct.failure) {
+                (true, _) => "stands".to_owned(),
+                (false, Some(why)) => format!("through the hub; last attempt: {why}"),
+                (false, None) => "through the hub; nothing to try".to_owned(),
+            };
+            let name = format!("direct path to {} in Domain {}", direct.peer, direct.domain);
+            checks.push(hop(name, true, detail));
+        }
         for pod in view.pods.values() {
             let name = member_name(&view, pod);
             for check in self.kernel.pod_checks(pod.join.clone()).await {

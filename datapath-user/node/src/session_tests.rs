@@ -52,7 +52,11 @@ fn node() -> Node {
     let task = AbortOnDropHandle::new(tokio::spawn(task.run(CancellationToken::new())));
     let tracker = TaskTracker::new();
     let metrics = crate::metrics::router(Arc::clone(&observer));
-    let app = router(keeper.clone(), relay, observer, (mirror, open), "127.0.0.1:1", tracker);
+    let (_, own) = watch::channel(Arc::default());
+    let peers = Arc::new(crate::direct::peers::Peers::new(relay.clone(), None));
+    let direct = Direct { expected: None, peers, own };
+    let app =
+        router(keeper.clone(), relay, observer, (mirror, open), ("127.0.0.1:1", direct), tracker);
     Node { app, metrics, keeper, _task: task, _dir: dir }
 }
 

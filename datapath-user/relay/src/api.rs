@@ -62,6 +62,45 @@ pub trait Paths: Send + Sync + 'static {
         peer: &'a NodeRef,
         lane: Lane,
     ) -> BoxFuture<'a, io::Result<Path>>;
+
+    /// All ways to the peer, side by side: whichever stands first is used, and a direct one that
+    /// comes later takes over what the hub's carries. Limited and called like [`Paths::dial`],
+    /// which is all there is unless this is implemented.
+    fn race<'a>(
+        &'a self,
+        domain: &'a DomainName,
+        peer: &'a NodeRef,
+        lane: Lane,
+    ) -> BoxFuture<'a, io::Result<Race<'a>>> {
+        let hub = self.dial(domain, peer, lane);
+        Box::pin(async move { Ok(Race { hub, direct: None }) })
+    }
+
+    /// The direct way alone, while the hub's carrier stands: after [`crate::Relay::offer`] and
+    /// [`crate::Relay::probe_direct`], and every [`RelayConfig::direct_every`].
+    /// [`io::ErrorKind::Unsupported`] when the peer listens nowhere: it is not asked again until
+    /// there is an offer.
+    fn dial_direct<'a>(
+        &'a self,
+        domain: &'a DomainName,
+        peer: &'a NodeRef,
+        lane: Lane,
+    ) -> BoxFuture<'a, io::Result<Path>> {
+        let _: (&DomainName, &NodeRef, Lane) = (domain, peer, lane);
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
+}
+
+/// The ways to a peer. Nothing is dialled before it is polled.
+pub struct Race<'a> {
+    pub hub: BoxFuture<'a, io::Result<Path>>,
+    pub direct: Option<BoxFuture<'static, io::Result<Path>>>,
+}
+
+impl std::fmt::Debug for Race<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Race").field("direct", &self.direct.is_some()).finish_non_exhaustive()
+    }
 }
 
 /// Over what a carrier runs; the first word of its name.
@@ -156,6 +195,15 @@ pub struct RelayConfig {
     pub dead_after: Duration,
     /// A carrier without flows is closed after this.
     pub idle_carrier: Duration,
+    /// And so is one through the hub after this, while a direct one of its lane stands.
+    pub spare_carrier: Duration,
+    /// How often a direct way that failed is tried again, about.
+    pub direct_every: Duration,
+    /// How long an offered direct way may wait for the peer's own attempt.
+    pub offer_delay: Duration,
+    /// For how long a peer that was cut off gets no direct carrier: longer than a ticket and a
+    /// handshake last together.
+    pub cut_for: Duration,
     /// How many ended flows [`crate::Relay::flows`] remembers.
     pub history: usize,
 }
@@ -182,6 +230,10 @@ impl RelayConfig {
             ping_every: Duration::from_secs(5),
             dead_after: Duration::from_secs(15),
             idle_carrier: Duration::from_secs(300),
+            spare_carrier: Duration::from_secs(10),
+            direct_every: Duration::from_secs(300),
+            offer_delay: Duration::from_secs(2),
+            cut_for: Duration::from_secs(60),
             history: 256,
         }
     }
@@ -244,8 +296,21 @@ pub struct Counters {
     pub peers_refused: u64,
     pub flows_resumed: u64,
     pub flows_moved: u64,
+    /// From the hub to a direct carrier.
+    pub flows_upgraded: u64,
     pub flows_now: u64,
     pub carriers_now: u64,
+}
+
+/// What [`crate::Relay::directs`] tells of one peer.
+#[derive(Clone, Debug)]
+pub struct DirectStats {
+    pub domain: DomainName,
+    pub peer: NodeRef,
+    /// Whether a direct carrier stands.
+    pub stands: bool,
+    /// Why the last attempt at one came to nothing, if there was one.
+    pub failure: Option<String>,
 }
 
 /// What [`crate::Relay::carriers`] tells.

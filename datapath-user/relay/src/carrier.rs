@@ -3,14 +3,15 @@
 use std::{
     net::{IpAddr, Shutdown, TcpStream},
     sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant, SystemTime},
 };
 
 use bytes::{Bytes, BytesMut};
 use control_api::ids::NodeRef;
+use datapath_net::path as net_path;
 use datapath_wire::{
     Frame,
     frame::{HEAD, PACKETS},
@@ -22,8 +23,14 @@ use crate::{
     api::{Lane, RelayConfig, Via},
     pipe::Gate,
     queue::{Closed, Queue},
+    shared::Hold as _,
 };
 
+/// A path whose round trip is so many times the least one, and at least so long (in microseconds), so often in a row, is
+/// another path.
+const GROWN: u64 = 8;
+const FAR: u64 = 4000;
+const SAMPLES: u32 = 3;
 /// How long a retired carrier may still send what is queued.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -38,8 +45,11 @@ pub(crate) struct Carrier {
     pub(crate) dead: CancellationToken,
     /// Flows that use it now.
     pub(crate) flows: AtomicUsize,
+    /// Another carrier does its work.
+    pub(crate) spare: AtomicBool,
     /// The same connection that russh reads: shutting it down ends the session at once.
     tcp: TcpStream,
+    path: Mutex<Option<net_path::Path>>,
     /// Microseconds after `born`.
     heard: AtomicU64,
     busy: AtomicU64,
@@ -48,6 +58,8 @@ pub(crate) struct Carrier {
     /// Smoothed and least round trip in microseconds; 0 until measured.
     rtt: AtomicU64,
     rtt_min: AtomicU64,
+    /// So many round trips in a row were far from the least.
+    far: AtomicU32,
 }
 
 impl std::fmt::Debug for Carrier {
@@ -67,12 +79,15 @@ impl Carrier {
             gate: Arc::default(),
             dead: CancellationToken::new(),
             flows: AtomicUsize::new(0),
+            spare: AtomicBool::new(false),
             tcp,
+            path: Mutex::default(),
             heard: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             features: AtomicU32::new(0),
             rtt: AtomicU64::new(0),
             rtt_min: AtomicU64::new(0),
+            far: AtomicU32::new(0),
         }
     }
 
@@ -186,6 +201,13 @@ impl Carrier {
         if least == 0 || sample < least {
             self.rtt_min.store(sample, Relaxed);
         }
+        // A queue makes some round trips long, another path all of them.
+        if sample < (least * GROWN).max(FAR) {
+            self.far.store(0, Relaxed);
+        } else if self.far.fetch_add(1, Relaxed) >= SAMPLES {
+            self.far.store(0, Relaxed);
+            self.rtt_min.store(self.rtt.load(Relaxed), Relaxed);
+        }
     }
 
     pub(crate) fn rtt(&self) -> Option<Duration> {
@@ -195,13 +217,38 @@ impl Carrier {
         Some(self.rtt_min.load(Relaxed)).filter(|&v| v > 0).map(Duration::from_micros)
     }
 
+    /// Chooses congestion control and buffers for the path of the connection, and later for what became of the path.
+    pub(crate) fn suit_path(&self) {
+        let mut path = self.path.hold();
+        let suited = match &mut *path {
+            Some(path) => path.look(&self.tcp),
+            None => net_path::Path::choose(&self.tcp).map(|chosen| {
+                *path = Some(chosen);
+                false
+            }),
+        };
+        match suited {
+            Ok(true) => tracing::info!(carrier = %self.name, "the path became long or lossy"),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(carrier = %self.name, %error, "the carrier keeps the machine's settings");
+            }
+        }
+    }
+
     /// Keeps the pulse until the carrier must end; returns why.
     pub(crate) async fn watch(&self, c: &RelayConfig, peer_until: SystemTime) -> &'static str {
         let mut tick = tokio::time::interval(c.ping_every);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut look = tokio::time::interval(net_path::LOOK_EVERY);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
+                _ = look.tick() => {
+                    self.suit_path();
+                    continue;
+                }
                 () = self.dead.cancelled() => return "closed",
             }
             if self.now().saturating_sub(self.heard.load(Relaxed)) > micros(c.dead_after) {
@@ -212,8 +259,12 @@ impl Carrier {
             }
             if self.flows.load(Relaxed) > 0 {
                 self.busy.store(self.now(), Relaxed);
-            } else if self.now().saturating_sub(self.busy.load(Relaxed)) > micros(c.idle_carrier) {
-                return "idle";
+            } else {
+                let spare = self.spare.load(Relaxed);
+                let limit = if spare { c.spare_carrier } else { c.idle_carrier };
+                if self.now().saturating_sub(self.busy.load(Relaxed)) > micros(limit) {
+                    return "idle";
+                }
             }
             self.ping();
         }

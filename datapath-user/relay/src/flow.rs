@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use crate::{
-    api::{FlowState, FlowStats, Lane, OpenRequest, Reason, RelayConfig},
+    api::{FlowState, FlowStats, Lane, OpenRequest, Reason, RelayConfig, Via},
     carrier::Carrier,
     link::Link,
     shared::{Hold as _, Shared},
@@ -150,7 +150,15 @@ impl Flow {
         }
     }
 
-    /// Opener: uses `carrier` from now on, by OPEN or RESUME. False when the carrier is dead.
+    /// Opener, on a carrier of `lane` through the hub.
+    pub(crate) fn is_opened_by_hub(&self, lane: Lane) -> bool {
+        let c = self.core.hold();
+        let by_hub = c.via.as_ref().is_some_and(|v| v.lane == lane && v.via == Via::Hub);
+        by_hub && c.wire.role() == Role::Opener && !c.wire.phase().is_ended()
+    }
+
+    /// Opener: uses `carrier` from now on, by OPEN or RESUME. False when the carrier is dead, or a
+    /// better one stands meanwhile.
     pub(crate) fn attach(&self, shared: &Shared, carrier: &Arc<Carrier>) -> bool {
         {
             let mut guard = self.core.hold();
@@ -158,7 +166,7 @@ impl Flow {
             if !c.uses_carrier() {
                 return true;
             }
-            if carrier.is_dead() {
+            if carrier.is_dead() || carrier.spare.load(Relaxed) {
                 return false;
             }
             c.switch(carrier);

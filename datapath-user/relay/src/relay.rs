@@ -1,5 +1,7 @@
 //! The public face, and the lanes' threads.
 
+mod direct;
+
 use std::{
     collections::HashMap,
     net::{IpAddr, TcpStream},

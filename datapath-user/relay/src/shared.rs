@@ -61,6 +61,7 @@ pub(crate) struct Tally {
     pub(crate) peers_refused: AtomicU64,
     pub(crate) resumed: AtomicU64,
     pub(crate) moved: AtomicU64,
+    pub(crate) upgraded: AtomicU64,
 }
 
 impl Tally {
@@ -141,6 +142,7 @@ impl Shared {
             peers_refused: get(&t.peers_refused),
             flows_resumed: get(&t.resumed),
             flows_moved: get(&t.moved),
+            flows_upgraded: get(&t.upgraded),
             flows_now: self.limits.flows.hold().total as u64,
             carriers_now: self.all_links().iter().map(|l| l.carriers().len() as u64).sum(),
         }

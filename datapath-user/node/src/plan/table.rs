@@ -161,7 +161,10 @@ impl RouteTable {
         let mut errors = Vec::new();
         match update {
             // Not of the routes: the session keeps them from here.
-            RouteUpdate::Ports { .. } | RouteUpdate::KeepAlive => {}
+            RouteUpdate::Ports { .. }
+            | RouteUpdate::Peers { .. }
+            | RouteUpdate::Peer { .. }
+            | RouteUpdate::KeepAlive => {}
             RouteUpdate::Snapshot { domains } => {
                 self.domains = domains
                     .into_iter()

@@ -27,8 +27,7 @@ impl Link {
                 return false;
             }
             // Bulk's carrier is full of bulk.
-            let of = |c: &&Arc<Carrier>| c.lane == Lane::Interactive && !c.is_dead();
-            if let Some(carrier) = s.carriers.iter().rev().find(of).cloned() {
+            if let Some(carrier) = s.best(Lane::Interactive).cloned() {
                 drop(s);
                 return carrier.send_packet(packet);
             }
