@@ -136,7 +136,7 @@ mod tests {
         let netns = Netns::anonymous()?;
         let mut watch = visit_netns(netns.as_fd(), AddressWatch::new)??;
         let mut link = Netlink::in_netns(netns.as_fd())?;
-        link.add_link("d0", LinkKind::Dummy)?;
+        link.add_link("d0", LinkKind::Bridge)?;
         link.set_up("d0")?;
         let (address, long) = (IpAddr::from([192, 0, 2, 1]), Duration::from_secs(5));
         let mut next = async |wanted| {
