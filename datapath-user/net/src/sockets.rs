@@ -82,6 +82,11 @@ pub(crate) fn bind_without_port(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_int(socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
+/// Lets an IPv6 socket be bound to an address that no interface has. Of IPv4 a local route suffices.
+pub(crate) fn bind_anywhere(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set_int(socket, libc::SOL_IPV6, libc::IPV6_FREEBIND, 1)
+}
+
 /// How a connection of the relay behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
@@ -215,20 +220,23 @@ mod tests {
 
     #[tokio::test]
     async fn a_delivery_shows_the_peers_vip_and_reports_a_refusal() -> Tested {
+        delivered([10, 2, 0, 4].into(), [10, 2, 0, 77].into(), [10, 2, 0, 0].into(), 24).await
+    }
+
+    #[tokio::test]
+    async fn a_delivery_of_ipv6_does_too() -> Tested {
+        delivered("fd00:2::4".parse()?, "fd00:2::77".parse()?, "fd00:2::".parse()?, 64).await
+    }
+
+    async fn delivered(vip: IpAddr, peer: IpAddr, network: IpAddr, prefix_length: u8) -> Tested {
         let netns = Netns::anonymous()?;
-        let rl0 = VipInterface {
-            name: "rl0".to_owned(),
-            vip: [10, 2, 0, 4].into(),
-            network: [10, 2, 0, 0].into(),
-            prefix_length: 24,
-        };
+        let rl0 = VipInterface { name: "rl0".to_owned(), vip, network, prefix_length };
         rl0.ensure(netns.as_fd())?;
         let app = tokio::net::TcpListener::from_std(listen_in(
             netns.as_fd(),
-            SocketAddr::from(([0, 0, 0, 0], 9000)),
+            SocketAddr::new(vip, 9000),
         )?)?;
-        let to = SocketAddr::from(([10, 2, 0, 4], 9000));
-        let peer = IpAddr::from([10, 2, 0, 77]);
+        let to = SocketAddr::new(vip, 9000);
         let stock = Stock::new(Arc::new(netns.try_clone()?), 0);
         let stream = stock.deliver(peer, to).await?;
         tune(&stream, Tuning::default())?;
@@ -240,7 +248,7 @@ mod tests {
         accepted.readable().await?;
         let end = accepted.try_read(&mut [0]).map_err(|e| e.kind());
         assert_eq!(end, Err(io::ErrorKind::ConnectionReset));
-        let refused = stock.deliver(peer, SocketAddr::from(([10, 2, 0, 4], 9))).await;
+        let refused = stock.deliver(peer, SocketAddr::new(vip, 9)).await;
         assert_eq!(refused.map_err(|e| e.kind()).err(), Some(io::ErrorKind::ConnectionRefused));
         Ok(())
     }
