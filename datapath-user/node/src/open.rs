@@ -2,7 +2,7 @@
 //! pod of this very node.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex},
 };
 
@@ -80,14 +80,17 @@ pub fn arrival(
     let domain = view.table.domain(&attached.domain).ok_or(Reason::HostUnreachable)?;
     let to = domain.member(&attached.uid).ok_or(Reason::HostUnreachable)?;
     let at_site = |m: &&Member| m.node.cluster == to.node.cluster;
-    let is_it = |m: &&Member| m.vip == src.ip() || m.local_ip == Some(src.ip());
+    let is_it = |m: &&Member| m.vips.contains(&src.ip()) || m.local_ips.contains(&src.ip());
+    // Both ends show addresses of one family.
+    let vip = |of: &[IpAddr]| of.iter().copied().find(|vip| vip.is_ipv4() == src.is_ipv4());
+    let no_such = Reason::HostUnreachable;
     let mut from = domain.members().filter(at_site).filter(is_it);
     match (from.next(), from.next()) {
         (Some(from), None) => Ok(OpenRequest {
             domain: attached.domain.clone(),
             peer: from.node.clone(),
-            src: SocketAddr::new(from.vip, src.port()),
-            dst: SocketAddr::new(attached.vip, dst.port()),
+            src: SocketAddr::new(vip(&from.vips).ok_or(no_such)?, src.port()),
+            dst: SocketAddr::new(vip(&to.vips).ok_or(no_such)?, dst.port()),
             from_pod: from.pod.clone(),
             to_pod: to.pod.clone(),
         }),
@@ -123,7 +126,8 @@ impl Open for Opener {
 
     fn open(&self, pod: &Arc<LocalPod>, from: SocketAddr, to: SocketAddr, stream: TcpStream) {
         let view = self.keeper.view();
-        let arrives = to.ip() == pod.attached.vip || pod.join.pod.real == Some(to.ip());
+        let is_real = pod.join.pod.faces.iter().any(|face| face.real == Some(to.ip()));
+        let arrives = is_real || pod.attached.is_vip(to.ip());
         let request =
             if arrives { arrival(&view, pod, from, to) } else { target(&view, pod, from, to) };
         match request {
@@ -170,7 +174,7 @@ mod tests {
         {
             for member in domains.iter_mut().flat_map(|d| &mut d.members) {
                 if member.uid == uid {
-                    member.local_ip = Some(real.parse().unwrap());
+                    member.local_ips = vec![real.parse().unwrap()];
                 }
             }
         }
