@@ -61,6 +61,7 @@ fn table(members: u32) -> RouteTable {
         cidr: "10.2.0.0/16".to_owned(),
         ssh_ca: "ssh-ed25519 AAAA".to_owned(),
         encrypt_within_site: false,
+        allowed_ports: None,
         members: (0..members).map(member).collect(),
     };
     let mut table = RouteTable::default();
@@ -107,6 +108,7 @@ fn desired_state(b: Bencher<'_, '_>, members: u32) {
                 cidr: "10.2.0.0/16".parse().expect("a network"),
                 vip: vip(n),
                 real: None,
+                restricted: false,
             },
         })
         .collect();
