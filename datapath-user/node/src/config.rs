@@ -240,7 +240,7 @@ fn direct_setting(port: Option<u16>, named: &[String]) -> Result<Setting, Config
     let parse = |text: &String| {
         let bad = || ConfigError::DirectAddress { text: text.clone() };
         let bare = text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port));
-        let address = bare.or_else(|_| text.parse::<SocketAddr>()).map_err(|_| bad())?;
+        let address = bare.or_else(|_| text.parse::<SocketAddr>()).map_err(|_no_address| bad())?;
         if direct::is_plausible(&address) { Ok(address) } else { Err(bad()) }
     };
     Ok(Setting { port: Some(port), named: named.iter().map(parse).collect::<Result<_, _>>()? })

@@ -15,6 +15,8 @@ use datapath_relay::Lane;
 const LIFE: Duration = Duration::from_secs(30);
 /// Two lanes with each of so many peers at a time; further ones come through the hub.
 const MAX: usize = 2048;
+/// And of one peer, in all Domains: it must not take the others' room.
+const MAX_OF_ONE: usize = 64;
 
 /// For whom a ticket stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,10 +44,9 @@ impl Expected {
     /// From now on `ticket` admits one connection. False when too many are expected already.
     pub fn expect(&self, now: Instant, ticket: &str, meeting: Meeting) -> bool {
         let mut all = self.hold();
-        if all.len() >= MAX {
-            all.retain(|_, (until, _)| *until > now);
-        }
-        if all.len() >= MAX {
+        all.retain(|_, (until, _)| *until > now);
+        let of_one = all.values().filter(|(_, m)| m.peer == meeting.peer).count();
+        if all.len() >= MAX || of_one >= MAX_OF_ONE {
             return false;
         }
         all.insert(KeyHash::of_spki(ticket.as_bytes()), (now + LIFE, meeting));
@@ -97,9 +98,12 @@ mod tests {
     fn no_more_than_so_many_are_kept_and_old_ones_make_room() {
         let (all, now) = (Expected::default(), Instant::now());
         for i in 0..MAX {
-            assert!(all.expect(now, &i.to_string(), meeting("s/n")));
+            let peer = meeting(&format!("s/n{}", i / MAX_OF_ONE));
+            assert!(all.expect(now, &i.to_string(), peer.clone()));
+            let is_last = i % MAX_OF_ONE == MAX_OF_ONE - 1;
+            assert!(!is_last || !all.expect(now, "another of it", peer));
         }
-        assert!(!all.expect(now, "more", meeting("s/n")));
-        assert!(all.expect(now + LIFE, "more", meeting("s/n")));
+        assert!(!all.expect(now, "more", meeting("s/other")));
+        assert!(all.expect(now + LIFE, "more", meeting("s/other")));
     }
 }
