@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream as StdStream},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream as StdStream},
     os::fd::{AsFd, AsRawFd as _, BorrowedFd},
     time::Duration,
 };
@@ -39,8 +39,12 @@ pub fn listen_in(netns: BorrowedFd<'_>, at: SocketAddr) -> io::Result<TcpListene
 /// # Errors
 /// No loopback interface is up.
 pub fn landing_listener(netns: BorrowedFd<'_>, family_of: IpAddr) -> io::Result<TcpListener> {
-    let loopback: IpAddr =
-        if family_of.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    // Bound to an address of IPv6 the socket would be for that family alone.
+    let loopback: IpAddr = if family_of.is_ipv4() {
+        Ipv4Addr::LOCALHOST.into()
+    } else {
+        Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()
+    };
     let listener = listen_in(netns, SocketAddr::new(loopback, 0))?;
     // What lands counts as bound to the peer's port: a pod that talks to that port may listen on it all the same.
     SockRef::from(&listener).set_reuse_address(true)?;

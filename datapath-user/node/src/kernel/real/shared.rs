@@ -135,6 +135,7 @@ impl Shared {
             .map_err(|e| step(join, "the relay's listener")(e.into()))?;
         let landing =
             listener.local_addr().map_err(|e| step(join, "the relay's listener")(e.into()))?;
+        let landing = SocketAddr::new(landing.ip().to_canonical(), landing.port());
         let injector =
             Injector::open(fd).map_err(|e| step(join, "its socket for packets")(e.into()))?;
         let netns = NetnsCookie(join.cookie);
