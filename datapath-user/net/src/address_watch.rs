@@ -150,7 +150,7 @@ mod tests {
         link.add_address("d0", address, 24)?;
         next(Change::AddressNew).await?;
         assert!(visit_netns(netns.as_fd(), || is_here(address))?);
-        link.set_local_route([198, 51, 100, 0].into(), 24, address)?;
+        link.set_local_route([198, 51, 100, 0].into(), 24, address, 255)?;
         link.set_default_route([192, 0, 2, 2].into())?;
         next(Change::DefaultRoute).await?;
         link.delete_address("d0", address, 24)?;
