@@ -4,6 +4,7 @@
 
 pub mod attach;
 pub mod crds;
+pub mod events;
 pub mod ids;
 pub mod labels;
 pub mod names;

@@ -8,11 +8,15 @@
 //! * [`sockets`]: the relay's listeners and delivery connections.
 //! * [`splice`]: a pair of connections, copied by the kernel.
 //! * [`stock`]: delivery sockets made ahead.
+//! * [`diag`]: what the kernel knows of the TCP connections of a namespace.
+//! * [`echo`]: an echo request from inside one.
 //! * [`packet`]: IP packets in and out of a namespace.
 //! * [`procfs`]: who listens in a namespace.
 //!
 //! Nothing here spawns tasks or owns a runtime. Root is needed for all but `splice` and most of `sockets`.
 
+pub mod diag;
+pub mod echo;
 pub mod netlink;
 pub mod netns;
 pub mod packet;

@@ -73,6 +73,8 @@ struct Core {
     /// For the window: when and where the last measurement started.
     mark: (Instant, u64),
     lists_ack: bool,
+    /// The far end accepted.
+    stood: bool,
 }
 
 /// What a flow waits for from its link.
@@ -254,8 +256,10 @@ impl Flow {
             bytes_out: if outgoing { tx } else { rx },
             bytes_in: if outgoing { rx } else { tx },
             rtt: c.via.as_ref().and_then(|v| v.rtt()),
+            retransmits: c.via.as_ref().map(|v| v.retransmits()),
             age: self.born.elapsed(),
             outgoing,
+            stood: c.stood,
             reason,
         }
     }
@@ -278,6 +282,7 @@ impl Core {
             until,
             mark: (Instant::now(), 0),
             lists_ack: false,
+            stood: false,
         }
     }
 

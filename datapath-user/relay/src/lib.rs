@@ -21,6 +21,6 @@ mod ssh;
 
 pub use api::{
     BoxFuture, CarrierStats, Counters, Deliver, DomainIdentity, FlowState, FlowStats, Lane,
-    OpenRequest, Path, Paths, Reason, RelayConfig, RelayError, Via,
+    OpenRequest, PacketLoss, Path, Paths, Reason, RelayConfig, RelayError, Told, Via,
 };
 pub use relay::Relay;

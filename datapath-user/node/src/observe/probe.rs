@@ -1,4 +1,4 @@
-//! The probe: name → policy → route → verdict → carrier → listener, in the order of the path. The
+//! The probe: name → policy → route → verdict → carrier → datagrams → listener, in the order of the path. The
 //! first hop that fails ends it, because it explains the rest.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -42,6 +42,12 @@ pub(super) async fn run(of: &Observer, request: &ProbeRequest) -> Vec<ProbeHop> 
         }
     }
     hops.extend(connect(of, &ends, request.port).await);
+    if hops.iter().all(|h| h.ok || h.hop == "listener") {
+        let datagrams = datagrams(of, &ends).await;
+        // The listener, if that fails, has the last word.
+        let at = hops.iter().position(|h| h.hop == "listener").unwrap_or(hops.len());
+        hops.insert(at, datagrams);
+    }
     hops
 }
 
@@ -145,6 +151,19 @@ async fn connect(of: &Observer, ends: &Ends, port: u16) -> Vec<ProbeHop> {
         Err(why) => hop("listener", false, why),
     });
     hops
+}
+
+/// A true echo from the pod's own address to the other's: out of the pod's namespace by its interface, through the node there and
+/// into the other pod, and back. What is no stream goes this way, also within a site.
+async fn datagrams(of: &Observer, ends: &Ends) -> ProbeHop {
+    let (cookie, from, to) = (ends.pod.attached.netns_cookie, ends.pod.attached.vip, ends.to.vip);
+    match of.kernel.echo(cookie, from, to, LIMIT).await {
+        Ok(took) => {
+            let took = took.as_micros();
+            hop("datagrams", true, format!("{to} answered an echo from {from} after {took} µs"))
+        }
+        Err(e) => hop("datagrams", false, format!("an echo from {from} to {to}: {e}")),
+    }
 }
 
 fn carrier(of: &Observer, ends: &Ends) -> ProbeHop {
