@@ -9,6 +9,7 @@
 //! | `GET /v1/attachments` | `Vec<Attached>` |
 //! | `GET /v1/flows` | `Vec<crate::session::Flow>` |
 //! | `GET /v1/doctor` | [`NodeReport`] |
+//! | `GET /v1/events` | [`crate::events::Event`], one a line, until the reader goes |
 //!
 //! A runtime starts a pod's processes only after `Attached`.
 

@@ -6,6 +6,7 @@ pub mod attach;
 pub mod cidr;
 pub mod crds;
 pub mod direct;
+pub mod events;
 pub mod ids;
 pub mod labels;
 pub mod names;

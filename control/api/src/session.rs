@@ -356,6 +356,12 @@ pub struct Flow {
     /// The carrier's smoothed round-trip time in microseconds, when known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<u64>,
+    /// Segments that the kernel sent again: of a direct flow's own connection, else of its carrier, which it shares. `None`: no TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retransmits: Option<u64>,
+    /// Packets of a flow of datagrams that this node lost.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lost: u64,
     pub age_ms: u64,
     /// Whether this node is the connecting side of the flow.
     pub outgoing: bool,
@@ -408,6 +414,11 @@ pub struct NodeFlows {
     /// Counters of refusals by reason code.
     #[serde(default)]
     pub refusals: std::collections::BTreeMap<String, u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// A connected machine.

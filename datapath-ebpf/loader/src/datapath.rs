@@ -19,6 +19,7 @@ use crate::{
     hooks::{self, Attached, Hook},
     object,
     table::Table,
+    watch::{Watch, Watched},
 };
 
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
@@ -58,6 +59,8 @@ pub struct Datapath {
     counters: Counters,
     mirror: MirrorWords,
     events: Mutex<Option<Events>>,
+    watched: Watched,
+    watch: Mutex<Option<Watch>>,
     landing: Arc<Landing>,
     directory: MapDirectory,
 }
@@ -105,6 +108,8 @@ impl Datapath {
             counters: Counters::take(&mut ebpf)?,
             mirror: MirrorWords::take(&mut ebpf)?,
             events: Mutex::new(Some(Events::take(&mut ebpf)?)),
+            watched: Watched::take(&mut ebpf)?,
+            watch: Mutex::new(Some(Watch::take(&mut ebpf)?)),
             landing: Arc::new(Landing::take(&mut ebpf, &directory)?),
             directory,
         })
@@ -158,6 +163,14 @@ impl Datapath {
 
     pub(crate) const fn mirror_words(&self) -> &MirrorWords {
         &self.mirror
+    }
+
+    pub(crate) const fn watched(&self) -> &Watched {
+        &self.watched
+    }
+
+    pub(crate) fn take_watch_ring(&self) -> Option<Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(crate) const fn landing(&self) -> &Arc<Landing> {

@@ -14,10 +14,11 @@ use aya_ebpf::{
 use crate::{
     address::{contains, get6, mapped, port},
     device::release,
-    layout::{Bound, FEATURE_SETSOCKOPT, Ip, Listener, ORIGIN_HOOK, RELAY_MARK, Reason},
+    layout::{Bound, FEATURE_SETSOCKOPT, Ip, Listener, ORIGIN_HOOK, Port, RELAY_MARK, Reason},
     maps::{BOUND, UDP_VIP, count, count_socket, feature, has_landed, netns, pod},
     name::face,
     verdict::refuse,
+    watch,
 };
 
 const SOCK_STREAM: u32 = 1;
@@ -54,6 +55,7 @@ fn binding(ctx: &SockAddrContext, ip: Ip, port: u32) -> i32 {
         return ALLOW;
     }
     count(pod.domain, Reason::ForeignAddress);
+    watch::refused(ctx, &Port { domain: pod.domain, ip, port }, Reason::ForeignAddress, EADDRNOTAVAIL);
     refuse(EADDRNOTAVAIL)
 }
 

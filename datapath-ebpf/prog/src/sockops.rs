@@ -13,6 +13,7 @@ use crate::{
     layout::{ANY_V6_ONLY, Dest, DirectFlow, Ip, Listener, NAME_VIP, ORIGIN_HOOK, STATE_ESTABLISHED, STATE_SYN_SENT},
     maps::{ASKED, FLOWS, LISTEN, VIP_LISTENERS, cookie, count_socket, netns, pod, vip_of},
     name::face,
+    watch,
 };
 
 const TCP_CONNECT: u32 = 3;
@@ -141,8 +142,11 @@ fn changed(ctx: &SockOpsContext) {
             flow.state = STATE_ESTABLISHED;
             // SAFETY: a field of the live context.
             flow.srtt_us = unsafe { (*ctx.ops).srtt_us } >> 3;
+            watch::opened(ctx, key, flow);
         }
         TCP_CLOSE => {
+            // SAFETY: as above.
+            watch::closed(ctx, key, unsafe { &*flow }, ctx.arg(0));
             let _ = FLOWS.remove(key);
         }
         _ => {}

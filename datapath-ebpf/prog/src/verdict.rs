@@ -17,6 +17,7 @@ use crate::{
         REFUSED, UDP_SEEN, VIPS, count, feature, listening, mirror_is_fresh, mirrored, pod, port_allowed, udp_on_vip, vip_of,
     },
     name::{aside, face, forget, remember},
+    watch,
 };
 
 const EACCES: u32 = 13;
@@ -66,26 +67,27 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, call: Call) -> Verdict {
         count(domain, Reason::OwnVip);
         return Verdict::Pass;
     }
+    let at = Port { domain, ip, port };
     // SAFETY: user space replaces routes whole.
     let Some(vip) = (unsafe { VIPS.get(VipKey { domain, ip }) }) else {
-        return deny(domain, Reason::UnknownVip, EHOSTUNREACH);
+        return deny(ctx, &at, Reason::UnknownVip, EHOSTUNREACH);
     };
     if vip.verdict != VERDICT_DIRECT && vip.verdict != VERDICT_RELAY {
-        return deny(domain, Reason::Policy, if vip.errno == 0 { EACCES } else { vip.errno });
+        return deny(ctx, &at, Reason::Policy, if vip.errno == 0 { EACCES } else { vip.errno });
     }
     if pod.flags & POD_PORTS != 0 && !port_allowed(domain, port) && !is_answer(ctx, domain) {
-        return deny(domain, Reason::Port, EACCES);
+        return deny(ctx, &at, Reason::Port, EACCES);
     }
     // SAFETY: a field of the live context.
     if unsafe { (*ctx.sock_addr).type_ } == SOCK_STREAM {
-        return stream(ctx, face, domain, vip, ip, port);
+        return stream(ctx, face, vip, at);
     }
     if was_on_device && call == Call::Send {
         // This one datagram's way was chosen before the hook, by the device.
         count(domain, Reason::Datagram);
         return Verdict::Pass;
     }
-    let verdict = datagram(ctx, face, domain, vip, Port { domain, ip, port });
+    let verdict = datagram(ctx, face, domain, vip, at);
     match verdict {
         Verdict::Direct(_) if names => remember(ctx, Dest { ip, port, kind: NAME_VIP }),
         _ if names => forget(ctx),
@@ -145,17 +147,11 @@ fn seen_on_vip(at: &Port) -> bool {
 }
 
 #[inline(always)]
-fn stream(
-    ctx: &SockAddrContext,
-    face: &Face,
-    domain: u32,
-    vip: &Vip,
-    ip: Ip,
-    port: u32,
-) -> Verdict {
+fn stream(ctx: &SockAddrContext, face: &Face, vip: &Vip, at: Port) -> Verdict {
+    let Port { domain, ip, port } = at;
     let open = open(vip, ip, port);
     if open == CLOSED {
-        return deny(domain, Reason::NoListener, ECONNREFUSED);
+        return deny(ctx, &at, Reason::NoListener, ECONNREFUSED);
     }
     if vip.verdict == VERDICT_DIRECT && !bound_to(ctx, &face.vip) {
         remember(ctx, Dest { ip, port, kind: NAME_VIP });
@@ -163,10 +159,10 @@ fn stream(
         return Verdict::Direct(vip.real);
     }
     // SAFETY: entries are written whole.
-    if open == UNKNOWN && let Some(refusal) = unsafe { REFUSED.get(Port { domain, ip, port }) } {
+    if open == UNKNOWN && let Some(refusal) = unsafe { REFUSED.get(at) } {
         // SAFETY: a helper without arguments.
         if refusal.until > unsafe { bpf_ktime_get_ns() } {
-            return deny(domain, Reason::RecentlyRefused, refusal.errno);
+            return deny(ctx, &at, Reason::RecentlyRefused, refusal.errno);
         }
     }
     forget(ctx);
@@ -223,8 +219,9 @@ fn bound_to(ctx: &SockAddrContext, vip: &Ip) -> bool {
 }
 
 #[inline(always)]
-fn deny(domain: u32, reason: Reason, errno: u32) -> Verdict {
-    count(domain, reason);
+fn deny(ctx: &SockAddrContext, at: &Port, reason: Reason, errno: u32) -> Verdict {
+    count(at.domain, reason);
+    watch::refused(ctx, at, reason, errno);
     Verdict::Deny(errno)
 }
 

@@ -1,13 +1,17 @@
 use std::time::Duration;
 
 use axum::{body::Body, http::Request};
-use control_api::session::{Member, RouteUpdate};
+use control_api::{
+    events::{Event, What},
+    session::{Member, RouteUpdate},
+};
 use http_body_util::BodyExt as _;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tower::ServiceExt as _;
 
 use super::*;
 use crate::{
+    events::Feed,
     keeper::{LocalPod, Task},
     kernel::fake::Fake,
     landing::Open,
@@ -22,6 +26,13 @@ impl Insight for Nothing {
     }
     fn report(&self) -> BoxFuture<'_, NodeReport> {
         Box::pin(async { NodeReport { checks: Vec::new() } })
+    }
+    fn events(&self) -> Option<(NodeRef, Reader)> {
+        let feed = Arc::<Feed>::default();
+        let reader = feed.subscribe()?;
+        feed.tell(|| What::Lost { events: 7 });
+        feed.close();
+        Some(("s1/n1".parse().ok()?, reader))
     }
 }
 
@@ -291,6 +302,16 @@ async fn stopping_hands_all_pods_to_the_kernel_for_taking_down() {
     assert_eq!(node.put("a", &netns, 1000).await.0, StatusCode::OK);
     let node = node.restart().await;
     assert!(node.log().contains(&"shut down with 1 pods".to_owned()));
+}
+
+#[tokio::test]
+async fn events_are_lines_that_begin_with_who_tells_and_end_with_the_node() {
+    let (status, body) = Node::new().call("GET", "/v1/events", String::new()).await;
+    let lines: Vec<Event> = body.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let what: Vec<_> = lines.into_iter().map(|event| event.what).collect();
+    let node = "s1/n1".parse().unwrap();
+    assert_eq!(what, [What::Listening { node }, What::Lost { events: 7 }]);
+    assert_eq!(status, StatusCode::OK);
 }
 
 #[tokio::test]

@@ -7,9 +7,10 @@ use std::{
 };
 
 use control_api::ids::{DomainName, NodeRef};
-use datapath_relay::{BoxFuture, Deliver, Reason};
+use datapath_relay::{BoxFuture, Deliver, Reason, Told};
 
 use crate::{
+    events::{self, Feed},
     keeper::{Keeper, View},
     kernel::Kernel,
     packets::Packets,
@@ -25,6 +26,7 @@ pub struct Delivery {
     kernel: Arc<dyn Kernel>,
     refusals: Arc<Mutex<Refusals>>,
     packets: Arc<Packets>,
+    feed: Arc<Feed>,
 }
 
 impl std::fmt::Debug for Delivery {
@@ -40,8 +42,9 @@ impl Delivery {
         kernel: Arc<dyn Kernel>,
         refusals: Arc<Mutex<Refusals>>,
         packets: Arc<Packets>,
+        feed: Arc<Feed>,
     ) -> Self {
-        Self { keeper, kernel, refusals, packets }
+        Self { keeper, kernel, refusals, packets, feed }
     }
 
     async fn connect(
@@ -117,6 +120,15 @@ impl Deliver for Delivery {
         if let Some(id) = self.keeper.view().ids.get(domain) {
             self.kernel.remember_refusal(id, dst, reason.errno());
         }
+    }
+
+    fn listens(&self) -> bool {
+        self.feed.has_readers()
+    }
+
+    fn tell(&self, told: Told) {
+        let view = self.keeper.view();
+        self.feed.tell(|| events::told(&view, told));
     }
 }
 

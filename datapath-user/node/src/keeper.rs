@@ -7,7 +7,13 @@
 mod attachments;
 mod task;
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use control_api::{
     attach::{AttachRequest, Attached},
@@ -38,6 +44,17 @@ pub struct LocalPod {
     pub domain_id: DomainId,
     pub join: Join,
     pub hosts: Option<PathBuf>,
+}
+
+impl LocalPod {
+    /// Its own address of the family of `far`; the unspecified one when it has none.
+    #[must_use]
+    pub fn vip_towards(&self, far: IpAddr) -> IpAddr {
+        let mut own = self.attached.addresses.iter().map(|a| a.vip);
+        let unspecified =
+            if far.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        own.find(|vip| vip.is_ipv4() == far.is_ipv4()).unwrap_or(unspecified)
+    }
 }
 
 /// What is known at one moment. Never edited: a change publishes another one.

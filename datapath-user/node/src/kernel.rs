@@ -20,6 +20,8 @@ use datapath_net::packet::Tap;
 use futures::{future::BoxFuture, stream::BoxStream};
 use tokio::net::TcpListener;
 
+pub use datapath_loader::seen::End as DirectEnd;
+
 use crate::plan::{
     desired::{DomainId, Pod, Way},
     diff::Op,
@@ -72,13 +74,38 @@ pub struct Join {
 pub struct DirectFlow {
     /// The connecting socket's cookie.
     pub id: u64,
+    /// Of the namespace that it is in.
+    pub cookie: u64,
     pub domain: DomainId,
     pub from: SocketAddr,
     pub to: SocketAddr,
     /// False while the first packet has no answer.
     pub established: bool,
     pub rtt: Option<Duration>,
+    /// Segments sent again; `None`: not known.
+    pub retransmits: Option<u64>,
+    /// From the connecting side, and to it.
+    pub bytes_out: u64,
+    pub bytes_in: u64,
     pub age: Duration,
+}
+
+/// What the hooks see while they are asked to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// A call of process `pid`, in the pod with that namespace, failed with `errno`.
+    Refused {
+        cookie: u64,
+        udp: bool,
+        to: SocketAddr,
+        reason: &'static str,
+        errno: u32,
+        pid: u32,
+    },
+    Opened(DirectFlow),
+    Ended(DirectFlow, DirectEnd),
+    /// So many found no room.
+    Lost(u64),
 }
 
 /// How often the programs decided something.
@@ -208,6 +235,21 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// A member spoke from a socket that is bound to its VIP: what is sent to it for a while goes there.
     fn answer_on_vip(&self, domain: DomainId, member: SocketAddr, ttl: Duration);
+
+    /// What the hooks see while [`Kernel::watch`] holds; the first caller has it. Must be called inside a runtime.
+    fn seen(&self) -> Option<BoxStream<'static, Seen>>;
+
+    /// The hooks tell what they see for this long from now; zero: no longer.
+    fn watch(&self, within: Duration);
+
+    /// Sends an echo request inside the pod's namespace, from its address to another, and waits for the answer.
+    fn echo(
+        &self,
+        cookie: u64,
+        from: IpAddr,
+        to: IpAddr,
+        within: Duration,
+    ) -> BoxFuture<'_, io::Result<Duration>>;
 
     /// Before the process ends for good: takes out what is not pinned. `joins` are all pods.
     fn shut_down(&self, joins: Vec<Join>) -> BoxFuture<'_, ()>;

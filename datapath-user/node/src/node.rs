@@ -37,6 +37,7 @@ use crate::{
         listener,
         peers::Peers,
     },
+    events::{Feed, pump},
     keeper::{Keeper, Task, chain},
     kernel::{
         Kernel,
@@ -124,17 +125,23 @@ impl Core {
     ) -> Result<Self, NodeError> {
         let (keeper, inbox) = Keeper::new(relay_config.node.clone());
         let refusals = Arc::new(Mutex::new(Refusals::default()));
-        let packets =
-            Arc::new(Packets::new(keeper.clone(), Arc::clone(&kernel), Arc::clone(&refusals)));
+        let feed = Arc::new(Feed::default());
+        let packets = Arc::new(Packets::new(
+            keeper.clone(),
+            Arc::clone(&kernel),
+            Arc::clone(&refusals),
+            Arc::clone(&feed),
+        ));
         let delivery = Arc::new(Delivery::new(
             keeper.clone(),
             Arc::clone(&kernel),
             Arc::clone(&refusals),
             Arc::clone(&packets),
+            Arc::clone(&feed),
         ));
         let deliver: Arc<dyn Deliver> = Arc::<Delivery>::clone(&delivery);
         let relay = Relay::new(relay_config, deliver, paths)?;
-        let local = LocalFlows::default();
+        let local = LocalFlows::new(Arc::clone(&feed));
         let opener = Arc::new(Opener {
             keeper: keeper.clone(),
             relay: relay.clone(),
@@ -142,6 +149,7 @@ impl Core {
             local: local.clone(),
             packets: Arc::clone(&packets),
             refusals: Arc::clone(&refusals),
+            feed: Arc::clone(&feed),
             runtime: Handle::current(),
         });
         let task = Task::load(inbox, data_dir, Arc::clone(&kernel), opener)?;
@@ -152,6 +160,7 @@ impl Core {
             local,
             packets,
             refusals,
+            feed,
             session,
         });
         let mirror = Arc::new(Mirror::new(Arc::clone(&kernel)));
@@ -290,8 +299,17 @@ async fn start(
     });
     let certificates = Certificates { client, relay, keeper: keeper.clone() };
     part(&mut set, "Domain certificates", certificates.run(stop.clone()));
+    let (halt, watching) = (stop.clone(), Arc::clone(&observer));
+    part(&mut set, "the event stream", async move {
+        halt.run_until_cancelled(pump::run(watching)).await;
+    });
+    let (halt, feed) = (stop.clone(), Arc::clone(&observer.feed));
     let app: Router = attach::router(keeper, observer);
-    let done = stop.clone().cancelled_owned();
+    // Streams of events have no end of their own.
+    let done = async move {
+        halt.cancelled().await;
+        feed.close();
+    };
     part(&mut set, "the socket for runtimes", async move {
         log_end(axum::serve(socket, app).with_graceful_shutdown(done).await);
     });

@@ -6,12 +6,16 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use control_api::{ids::NodeRef, session::Member};
+use control_api::{
+    ids::NodeRef,
+    session::{Member, Protocol},
+};
 use datapath_relay::{Deliver as _, OpenRequest, Reason, Relay};
 use tokio::{net::TcpStream, runtime::Handle};
 
 use crate::{
     deliver::Delivery,
+    events::{Feed, Refusal},
     keeper::{Keeper, LocalPod, View},
     landing::{Open, reset},
     local::LocalFlows,
@@ -27,6 +31,7 @@ pub struct Opener {
     pub local: LocalFlows,
     pub packets: Arc<Packets>,
     pub refusals: Arc<Mutex<Refusals>>,
+    pub feed: Arc<Feed>,
     /// The node's own: flows within the node must not hold up the relay's thread.
     pub runtime: Handle,
 }
@@ -138,6 +143,14 @@ impl Open for Opener {
                 let uid = &pod.attached.uid;
                 tracing::info!(pod = uid, %from, %to, %reason, "landed connection refused");
                 Refusals::count(&self.refusals, reason);
+                let refusal = Refusal {
+                    domain: &pod.attached.domain,
+                    protocol: Protocol::Tcp,
+                    from,
+                    to,
+                    reason: reason.as_str(),
+                };
+                self.feed.tell(|| refusal.event(&view));
                 reset(stream);
             }
         }

@@ -48,6 +48,17 @@ pub trait Deliver: Send + Sync + 'static {
     fn refused(&self, domain: &DomainName, dst: SocketAddr, reason: Reason) {
         let _: (&DomainName, SocketAddr, Reason) = (domain, dst, reason);
     }
+
+    /// Whether [`Deliver::tell`] is wanted now. Asked at the beginning and end of every flow: it must cost nothing.
+    fn listens(&self) -> bool {
+        false
+    }
+
+    /// Told of what begins and ends, while somebody listens. Called on a lane's thread: it must not block. Does nothing unless
+    /// implemented.
+    fn tell(&self, told: Told) {
+        drop(told);
+    }
 }
 
 /// How to reach peers: `rlark-node` implements it.
@@ -273,11 +284,68 @@ pub struct FlowStats {
     pub bytes_in: u64,
     /// The carrier's smoothed round-trip time, once measured.
     pub rtt: Option<Duration>,
+    /// Segments of the carrier that the kernel sent again, all its flows' together; while it has one.
+    pub retransmits: Option<u64>,
     pub age: Duration,
     /// Whether this node is the connecting side.
     pub outgoing: bool,
+    /// Whether the far end ever accepted it.
+    pub stood: bool,
     /// Why it failed.
     pub reason: Option<Reason>,
+}
+
+/// What [`Deliver::tell`] tells.
+#[derive(Clone, Debug)]
+pub enum Told {
+    /// Both ends stand.
+    Opened(FlowStats),
+    /// It ended, or never stood ([`FlowStats::stood`]).
+    Ended(FlowStats),
+    /// It was refused before there was a flow.
+    Refused {
+        domain: DomainName,
+        src: SocketAddr,
+        dst: SocketAddr,
+        reason: Reason,
+    },
+    CarrierUp {
+        domain: DomainName,
+        peer: NodeRef,
+        name: String,
+    },
+    CarrierDown {
+        domain: DomainName,
+        peer: NodeRef,
+        name: String,
+        why: &'static str,
+    },
+}
+
+/// Why a packet was lost before it left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum PacketLoss {
+    #[error("no identity in the Domain")]
+    NoIdentity,
+    #[error("longer than a frame holds")]
+    TooLarge,
+    #[error("the peer takes no packets, or is gone")]
+    NoPeer,
+    #[error("the carrier has as many waiting as it may")]
+    QueueFull,
+}
+
+impl PacketLoss {
+    /// A stable metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoIdentity => "no_identity",
+            Self::TooLarge => "too_large",
+            Self::NoPeer => "no_peer",
+            Self::QueueFull => "queue_full",
+        }
+    }
 }
 
 /// Totals since the start of the process.
@@ -298,6 +366,10 @@ pub struct Counters {
     pub flows_moved: u64,
     /// From the hub to a direct carrier.
     pub flows_upgraded: u64,
+    /// Segments that the kernel sent again on carriers, ended ones included.
+    pub carrier_retransmits: u64,
+    /// Packets that waited for a carrier in vain.
+    pub packets_stale: u64,
     pub flows_now: u64,
     pub carriers_now: u64,
 }
@@ -322,6 +394,8 @@ pub struct CarrierStats {
     pub lane: Lane,
     pub via: Via,
     pub rtt: Option<Duration>,
+    /// Segments that the kernel sent again.
+    pub retransmits: u64,
     pub age: Duration,
     pub flows: usize,
 }

@@ -12,6 +12,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use control_api::ids::NodeRef;
 use datapath_net::path as net_path;
+use datapath_net::sockets::tcp_info;
 use datapath_wire::{
     Frame,
     frame::{HEAD, PACKETS},
@@ -20,7 +21,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    api::{Lane, RelayConfig, Via},
+    api::{Lane, PacketLoss, RelayConfig, Via},
     pipe::Gate,
     queue::{Closed, Queue},
     shared::Hold as _,
@@ -60,6 +61,7 @@ pub(crate) struct Carrier {
     rtt_min: AtomicU64,
     /// So many round trips in a row were far from the least.
     far: AtomicU32,
+    retransmits: AtomicU64,
 }
 
 impl std::fmt::Debug for Carrier {
@@ -88,6 +90,7 @@ impl Carrier {
             rtt: AtomicU64::new(0),
             rtt_min: AtomicU64::new(0),
             far: AtomicU32::new(0),
+            retransmits: AtomicU64::new(0),
         }
     }
 
@@ -114,15 +117,19 @@ impl Carrier {
         }
     }
 
-    /// Queues an IP packet; false when it is lost.
-    pub(crate) fn send_packet(&self, packet: &[u8]) -> bool {
+    /// Queues an IP packet.
+    pub(crate) fn send_packet(&self, packet: &[u8]) -> Result<(), PacketLoss> {
         if self.features.load(Relaxed) & PACKETS == 0 {
-            return false;
+            return Err(PacketLoss::NoPeer);
         }
         self.used();
         let mut frame = BytesMut::with_capacity(HEAD + packet.len());
         Frame::Packet { bytes: packet }.encode(&mut frame);
-        self.queue.push_packet(frame.freeze()).unwrap_or(false)
+        match self.queue.push_packet(frame.freeze()) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(PacketLoss::QueueFull),
+            Err(Closed) => Err(PacketLoss::NoPeer),
+        }
     }
 
     pub(crate) fn greeted(&self, features: u32) {
@@ -194,6 +201,7 @@ impl Carrier {
     /// PONG: the token is the time of the PING. A token from the future is the peer's invention.
     pub(crate) fn pong(&self, token: u64) {
         let Some(sample) = self.now().checked_sub(token) else { return };
+        self.look();
         let sample = sample.max(1);
         let old = self.rtt.load(Relaxed);
         self.rtt.store(if old == 0 { sample } else { old - old / 8 + sample / 8 }, Relaxed);
@@ -208,6 +216,18 @@ impl Carrier {
             self.far.store(0, Relaxed);
             self.rtt_min.store(self.rtt.load(Relaxed), Relaxed);
         }
+    }
+
+    /// Asks the kernel how many segments it sent again.
+    pub(crate) fn look(&self) {
+        if let Ok(info) = tcp_info(&self.tcp) {
+            self.retransmits.store(info.retransmits.into(), Relaxed);
+        }
+    }
+
+    /// As of the last look or answer to a PING.
+    pub(crate) fn retransmits(&self) -> u64 {
+        self.retransmits.load(Relaxed)
     }
 
     pub(crate) fn rtt(&self) -> Option<Duration> {

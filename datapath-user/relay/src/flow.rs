@@ -77,6 +77,8 @@ struct Core {
     owes_reset: bool,
     /// No peer any more, for this reason; what it sent is still delivered (see [`Flow::part`]).
     parted: Option<Reason>,
+    /// The far end accepted.
+    stood: bool,
 }
 
 /// What a flow waits for from its link.
@@ -285,8 +287,10 @@ impl Flow {
             bytes_out: if outgoing { tx } else { rx },
             bytes_in: if outgoing { rx } else { tx },
             rtt: c.via.as_ref().and_then(|v| v.rtt()),
+            retransmits: c.via.as_ref().map(|v| v.retransmits()),
             age: self.born.elapsed(),
             outgoing,
+            stood: c.stood,
             reason,
         }
     }
@@ -311,6 +315,7 @@ impl Core {
             lists_ack: false,
             owes_reset: false,
             parted: None,
+            stood: false,
         }
     }
 

@@ -21,6 +21,6 @@ mod ssh;
 
 pub use api::{
     BoxFuture, CarrierStats, Counters, Deliver, DirectStats, DomainIdentity, FlowState, FlowStats,
-    Lane, OpenRequest, Path, Paths, Race, Reason, RelayConfig, RelayError, Via,
+    Lane, OpenRequest, PacketLoss, Path, Paths, Race, Reason, RelayConfig, RelayError, Told, Via,
 };
 pub use relay::Relay;

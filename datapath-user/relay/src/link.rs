@@ -10,7 +10,7 @@ mod tend;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
 };
 
 use bytes::Bytes;
@@ -22,7 +22,7 @@ use datapath_wire::{
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
-    api::{Lane, Reason, Via},
+    api::{Lane, Reason, Told, Via},
     carrier::Carrier,
     flow::Flow,
     shared::{Hold as _, LinkKey, Shared, add},
@@ -99,7 +99,7 @@ impl Link {
     /// A free id for a flow that we open.
     pub(crate) fn next_id(&self, shared: &Shared) -> u32 {
         loop {
-            let n = shared.next_wire.fetch_add(1, std::sync::atomic::Ordering::Relaxed) & !SIDE;
+            let n = shared.next_wire.fetch_add(1, Relaxed) & !SIDE;
             let id = n | self.side;
             if n != 0 && !self.state.hold().flows.contains_key(&id) {
                 return id;
@@ -181,10 +181,15 @@ impl Link {
             (stale, old)
         };
         self.send_resets(carrier);
-        self.send_waiting(carrier);
+        self.send_waiting(shared, carrier);
         self.doubt_others(shared, carrier);
         add(&shared.tally.carriers_up);
         tracing::info!(carrier = %carrier.name, domain = %self.key.domain, "carrier is up");
+        shared.tell(|| Told::CarrierUp {
+            domain: self.key.domain.clone(),
+            peer: self.key.peer.clone(),
+            name: carrier.name.clone(),
+        });
         for f in stale {
             f.part(Reason::PeerGone);
         }
@@ -218,6 +223,14 @@ impl Link {
         };
         self.direct_lost(&shared.config, carrier, why);
         add(&shared.tally.carriers_lost);
+        carrier.look();
+        shared.tally.retransmits.fetch_add(carrier.retransmits(), Relaxed);
+        shared.tell(|| Told::CarrierDown {
+            domain: self.key.domain.clone(),
+            peer: self.key.peer.clone(),
+            name: carrier.name.clone(),
+            why,
+        });
         tracing::info!(carrier = %carrier.name, domain = %self.key.domain, why, "carrier is gone");
         for f in flows {
             f.orphan(&shared.config, carrier);

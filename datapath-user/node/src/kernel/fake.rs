@@ -15,7 +15,7 @@ use datapath_net::packet::Tap;
 use futures::{FutureExt as _, future::BoxFuture, stream::BoxStream};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Changed, Count, DirectFlow, Join, Kernel, KernelError, Socket};
+use super::{Changed, Count, DirectFlow, Join, Kernel, KernelError, Seen, Socket};
 use crate::{
     keeper::listed,
     packets::no_such_pod,
@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) mirror: BTreeMap<u64, Ports>,
     pub(crate) fresh: Duration,
     pub(crate) sockets: BTreeSet<Socket>,
+    pub(crate) seen: Option<futures::channel::mpsc::UnboundedReceiver<Seen>>,
+    pub(crate) watched: Duration,
     pub(crate) changes: Option<futures::channel::mpsc::UnboundedReceiver<Changed>>,
 }
 
@@ -185,6 +187,26 @@ impl Kernel for Fake {
 
     fn answer_on_vip(&self, _: DomainId, member: SocketAddr, _: Duration) {
         self.state.lock().unwrap().log.push(format!("on vip {member}"));
+    }
+
+    fn seen(&self) -> Option<BoxStream<'static, Seen>> {
+        self.state.lock().unwrap().seen.take().map(futures::StreamExt::boxed)
+    }
+
+    fn watch(&self, within: Duration) {
+        self.state.lock().unwrap().watched = within;
+    }
+
+    fn echo(
+        &self,
+        cookie: u64,
+        _: IpAddr,
+        _: IpAddr,
+        _: Duration,
+    ) -> BoxFuture<'_, io::Result<Duration>> {
+        let here = self.state.lock().unwrap().joined.values().any(|j| j.cookie == cookie);
+        let answer = if here { Ok(Duration::from_millis(1)) } else { Err(no_such_pod()) };
+        futures::future::ready(answer).boxed()
     }
 
     fn shut_down(&self, joins: Vec<Join>) -> BoxFuture<'_, ()> {

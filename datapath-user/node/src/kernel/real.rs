@@ -1,6 +1,7 @@
 //! The machine itself: the BPF programs, the pods' namespaces, sockets inside them.
 
 mod changes;
+mod seen;
 mod shared;
 
 use std::{
@@ -18,6 +19,7 @@ use datapath_loader::{
     MapError, MirrorId, NetnsCookie, Open as OpenPorts, Probe, mount_bpffs, probe,
 };
 use datapath_net::{
+    echo::echo,
     netns::{Netns, visit_netns},
     packet::Tap,
 };
@@ -25,7 +27,7 @@ use futures::{FutureExt as _, future::BoxFuture, stream::BoxStream};
 use tokio::net::{TcpListener, TcpSocket};
 
 use self::shared::{Shared, lock, step};
-use super::{Changed, Count, DirectFlow, Join, Kernel, KernelError, Socket};
+use super::{Changed, Count, DirectFlow, Join, Kernel, KernelError, Seen, Socket};
 use crate::{
     observe::hop,
     packets::no_such_pod,
@@ -301,16 +303,7 @@ impl Kernel for Machine {
             tracing::warn!(error = %e, "direct flows cannot be read");
             Vec::new()
         });
-        let flows = flows.into_iter().map(|f| DirectFlow {
-            id: f.cookie,
-            domain: DomainId(f.domain.0),
-            from: f.source,
-            to: f.destination,
-            established: f.established,
-            rtt: f.rtt,
-            age: f.age,
-        });
-        flows.collect()
+        seen::with_sockets(&self.shared, &flows)
     }
 
     fn counts(&self) -> Vec<Count> {
@@ -381,6 +374,33 @@ impl Kernel for Machine {
         if let Err(e) = done {
             tracing::debug!(%member, error = %e, "a socket on a VIP not remembered");
         }
+    }
+
+    fn seen(&self) -> Option<BoxStream<'static, Seen>> {
+        let watch = self.shared.datapath.take_watch()?;
+        seen::stream(Arc::clone(&self.shared), watch)
+    }
+
+    fn watch(&self, within: Duration) {
+        if let Err(e) = self.shared.datapath.watch(within) {
+            tracing::warn!(error = %e, "the hooks cannot be asked to tell");
+        }
+    }
+
+    fn echo(
+        &self,
+        cookie: u64,
+        from: IpAddr,
+        to: IpAddr,
+        within: Duration,
+    ) -> BoxFuture<'_, io::Result<Duration>> {
+        async move {
+            let netns = self.shared.netns(cookie)?;
+            let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
+            let asked = echo(netns.as_fd(), from, to, rand::random());
+            tokio::time::timeout(within, asked).await.map_err(late)?
+        }
+        .boxed()
     }
 
     fn shut_down(&self, joins: Vec<Join>) -> BoxFuture<'_, ()> {

@@ -1,4 +1,4 @@
-//! The probe: name → policy → route → verdict → carrier → listener, in the order of the path. The
+//! The probe: name → policy → route → verdict → carrier → datagrams → listener, in the order of the path. The
 //! first hop that fails ends it, because it explains the rest.
 
 use std::{
@@ -46,6 +46,12 @@ pub(super) async fn run(of: &Observer, request: &ProbeRequest) -> Vec<ProbeHop> 
         hops.extend(steps);
         if hops.iter().all(|hop| hop.ok) {
             hops.extend(connect(of, &ends, request.port).await);
+            if hops.iter().all(|h| h.ok || h.hop == "listener") {
+                let datagrams = datagrams(of, &ends).await;
+                // The listener, if that fails, has the last word.
+                let last = hops.last().filter(|h| !h.ok).map_or(hops.len(), |_| hops.len() - 1);
+                hops.insert(last, datagrams);
+            }
         }
         if let Some(failed) = hops.iter().position(|hop| !hop.ok) {
             hops.truncate(failed + 1);
@@ -158,6 +164,20 @@ async fn connect(of: &Observer, ends: &Ends, port: u16) -> Vec<ProbeHop> {
         Err(why) => hop("listener", false, why),
     });
     hops
+}
+
+/// A true echo from the pod's own address to the other's: out of the pod's namespace by its interface, through the node there and
+/// into the other pod, and back. What is no stream goes this way, also within a site.
+async fn datagrams(of: &Observer, ends: &Ends) -> ProbeHop {
+    let (cookie, to) = (ends.pod.attached.netns_cookie, ends.vip);
+    let from = ends.pod.vip_towards(to);
+    match of.kernel.echo(cookie, from, to, LIMIT).await {
+        Ok(took) => {
+            let took = took.as_micros();
+            hop("datagrams", true, format!("{to} answered an echo from {from} after {took} µs"))
+        }
+        Err(e) => hop("datagrams", false, format!("an echo from {from} to {to}: {e}")),
+    }
 }
 
 fn carrier(of: &Observer, ends: &Ends) -> ProbeHop {

@@ -136,7 +136,7 @@ impl Link {
         shared.lane(lane).spawn(async move {
             me.dialing(&shared2, lane).await;
             if lane == Lane::Interactive && me.carrier(lane).is_none() {
-                me.drop_waiting();
+                me.drop_waiting(&shared2);
             }
             if let Some(d) = me.state.hold().dialing.get_mut(usize::from(lane == Lane::Bulk)) {
                 *d = false;
