@@ -146,7 +146,7 @@ mod tests {
             pid: 42,
         };
         let Some(What::Refused(r)) = seen(&view(), refused(77)) else { panic!() };
-        assert_eq!((r.from_pod.as_str(), r.to_pod.as_str()), ("here", "far"));
+        assert_eq!((r.from_pod.as_str(), r.to_pod.as_str()), ("pod-here", "pod-far"));
         assert_eq!((r.from, r.errno, r.pid), (at("10.2.0.1:0"), Some(111), Some(42)));
         assert_eq!(r.by, Refuser::Kernel);
         assert_eq!(seen(&view(), refused(78)), None, "a pod that left");
@@ -172,7 +172,7 @@ mod tests {
         let end = |end| seen(&view, Seen::Ended(flow.clone(), end)).unwrap();
         let What::Closed(f) = end(DirectEnd::InOrder) else { panic!() };
         assert_eq!((f.state, f.bytes_out, f.bytes_in, f.age_ms), (FlowState::Closed, 8, 9, 3000));
-        assert_eq!((f.to_pod.as_str(), f.retransmits), ("elsewhere", Some(2)));
+        assert_eq!((f.to_pod.as_str(), f.retransmits), ("pod-elsewhere", Some(2)));
         let What::Closed(f) = end(DirectEnd::Reset) else { panic!() };
         assert_eq!((f.state, f.reason.as_str()), (FlowState::Reset, "reset"));
         let What::Refused(r) = end(DirectEnd::NeverStood) else { panic!() };
