@@ -8,7 +8,7 @@ use datapath_wire::{
     flow::{Role, Step},
 };
 
-use super::{Core, Flow};
+use super::{Began, Core, Flow};
 use crate::{
     api::{Lane, Reason, Told},
     carrier::Carrier,
@@ -86,7 +86,7 @@ impl Flow {
                 }
                 core.wire.step(Step::Accepted);
                 // It comes again after a break.
-                after.opened = !std::mem::replace(&mut core.stood, true);
+                after.opened = std::mem::replace(&mut core.began, Began::Stood) != Began::Stood;
                 core.wire.tx.on_credit(credit);
                 self.wake_sender(core, true);
             }

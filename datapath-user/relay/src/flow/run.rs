@@ -19,7 +19,7 @@ use datapath_wire::{
 use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream, sync::OwnedSemaphorePermit};
 
-use super::{Core, Flow};
+use super::{Began, Core, Flow};
 use crate::{
     api::{BoxFuture, Reason, Told},
     link::Link,
@@ -140,7 +140,7 @@ pub(crate) async fn accept(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Fl
             let core = &mut *guard;
             core.sock = Some(Arc::new(sock));
             core.wire.step(Step::Accepted);
-            core.stood = true;
+            core.began = Began::Stood;
             if let Some(via) = &core.via {
                 // The application knows nothing of it: it leaves with the target's first bytes.
                 via.post_lazily(&Frame::Accept {

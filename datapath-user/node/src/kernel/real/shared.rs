@@ -131,7 +131,7 @@ impl Shared {
         if v6.is_some() {
             enable_ipv6(fd, "lo").map_err(up)?;
         }
-        let listener = landing_listener(fd, v6.unwrap_or(Ipv4Addr::LOCALHOST.into()))
+        let listener = landing_listener(fd, v6.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))
             .map_err(|e| step(join, "the relay's listener")(e.into()))?;
         let landing =
             listener.local_addr().map_err(|e| step(join, "the relay's listener")(e.into()))?;
