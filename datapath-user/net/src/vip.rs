@@ -20,12 +20,14 @@ use crate::{
 const LOCAL: u32 = 255;
 /// What leaves by the interface.
 const OUT: u32 = 7400;
-/// The route to the own VIP.
+/// The routes to the own VIP and, before those of the machine's own making, to the rest of the network: where that overlaps the
+/// site's, the pod's real address is some other pod's VIP.
 const SELF: u32 = 7401;
 /// Before anything else: the kernel asks `LOCAL` first by a rule of priority 0, which has to come after ours.
 const OWN: u32 = 1;
 const CAUGHT: u32 = 2;
-const REST: u32 = 3;
+const NETWORK: u32 = 3;
+const REST: u32 = 4;
 /// RFC 4443.
 const ICMPV6: i32 = 58;
 
@@ -66,7 +68,9 @@ impl VipInterface {
         netlink.set_local_route(self.vip, host, self.vip, LOCAL)?;
         netlink.set_local_route(self.vip, host, self.vip, SELF)?;
         netlink.delete_local_route(&self.name, self.vip, host, LOCAL)?;
-        netlink.set_local_route(self.network, self.prefix_length, self.vip, LOCAL)?;
+        for table in [LOCAL, SELF] {
+            netlink.set_local_route(self.network, self.prefix_length, self.vip, table)?;
+        }
         netlink.set_lonely(&self.name, MTU)?;
         netlink.set_link_route(&self.name, (self.network, self.prefix_length), self.vip, OUT)?;
         for rule in self.rules() {
@@ -82,7 +86,7 @@ impl VipInterface {
         netlink.delete_rule(&self.local_first()).map(drop)
     }
 
-    fn rules(&self) -> [Rule; 4] {
+    fn rules(&self) -> [Rule; 5] {
         let rule = |priority, to, protocol, table| Rule {
             priority,
             is_v4: self.vip.is_ipv4(),
@@ -97,6 +101,7 @@ impl VipInterface {
             rule(OWN, Some((self.vip, self.host())), None, SELF),
             rule(CAUGHT, network, Some(IpProtocol::Udp), OUT),
             rule(CAUGHT, network, Some(icmp), OUT),
+            rule(NETWORK, network, None, SELF),
         ]
     }
 
@@ -130,8 +135,8 @@ impl VipInterface {
     pub fn remove(&self, netns: BorrowedFd<'_>) -> Result<(), NetlinkError> {
         let mut netlink = Netlink::in_netns(netns)?;
         let ruled = self.remove_rules(&mut netlink);
-        netlink.delete_local_route("lo", self.network, self.prefix_length, LOCAL)?;
         for table in [LOCAL, SELF] {
+            netlink.delete_local_route("lo", self.network, self.prefix_length, table)?;
             netlink.delete_local_route("lo", self.vip, self.host(), table)?;
         }
         netlink.delete_link(&self.name)?;
@@ -259,6 +264,26 @@ mod tests {
             rl0.remove(netns.as_fd())?;
             assert!(!way()?.contains("7401"), "{}", way()?);
         }
+        Ok(())
+    }
+
+    #[test]
+    fn an_own_address_within_the_network_is_some_other_pods()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let netns = Netns::anonymous()?;
+        Netlink::in_netns(netns.as_fd())?.set_up("lo")?;
+        Netlink::in_netns(netns.as_fd())?.add_address("lo", [10, 2, 0, 9].into(), 32)?;
+        let rl0 = VipInterface {
+            name: "rl0".to_owned(),
+            vip: [10, 2, 0, 4].into(),
+            network: [10, 2, 0, 0].into(),
+            prefix_length: 24,
+        };
+        rl0.ensure(netns.as_fd())?;
+        let get = ["route", "get", "10.2.0.9"];
+        let out = netns.run(|| std::process::Command::new("ip").args(get).output())??;
+        let way = String::from_utf8(out.stdout)?;
+        assert!(way.contains("dev lo table 7401 src 10.2.0.4"), "{way}");
         Ok(())
     }
 

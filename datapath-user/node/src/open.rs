@@ -20,6 +20,7 @@ use crate::{
     landing::{Open, reset},
     local::LocalFlows,
     packets::Packets,
+    plan::desired::Face,
     refusals::Refusals,
 };
 
@@ -68,6 +69,13 @@ pub fn target(
         from_pod: from.pod.clone(),
         to_pod: to.pod.clone(),
     })
+}
+
+/// Whether the pod was connected to, rather than connecting. A real address within the Domain's network is some other pod's VIP here:
+/// nobody connects to it directly.
+fn is_own(pod: &LocalPod, to: IpAddr) -> bool {
+    let real = |face: &Face| face.real == Some(to) && !face.cidr.contains(to);
+    pod.attached.is_vip(to) || pod.join.pod.faces.iter().any(real)
 }
 
 /// A member's direct connection for a listener on the pod's VIP that the guard has no hold of. Its addresses are the real ones, or
@@ -131,8 +139,7 @@ impl Open for Opener {
 
     fn open(&self, pod: &Arc<LocalPod>, from: SocketAddr, to: SocketAddr, stream: TcpStream) {
         let view = self.keeper.view();
-        let is_real = pod.join.pod.faces.iter().any(|face| face.real == Some(to.ip()));
-        let arrives = is_real || pod.attached.is_vip(to.ip());
+        let arrives = is_own(pod, to.ip());
         let request =
             if arrives { arrival(&view, pod, from, to) } else { target(&view, pod, from, to) };
         match request {
