@@ -280,7 +280,7 @@ mod tests {
             prefix_length: 24,
         };
         rl0.ensure(netns.as_fd())?;
-        let get = ["route", "get", "10.2.0.9"];
+        let get = ["route", "get", "10.2.0.9", "ipproto", "tcp", "dport", "80"];
         let out = netns.run(|| std::process::Command::new("ip").args(get).output())??;
         let way = String::from_utf8(out.stdout)?;
         assert!(way.contains("dev lo table 7401 src 10.2.0.4"), "{way}");
