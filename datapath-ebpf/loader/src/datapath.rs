@@ -12,7 +12,7 @@ use rustix::fs::fstatfs;
 
 use crate::{
     counters::Counters,
-    directory::MapDirectory,
+    directory::{MapDirectory, discard_pins},
     error::LoadError,
     events::{Events, MirrorWords},
     guard::Landing,
@@ -143,14 +143,7 @@ impl Datapath {
         if guards_too {
             return fs::remove_dir_all(path);
         }
-        let guards = self.directory.guards()?;
-        for entry in fs::read_dir(path)? {
-            let path = entry?.path();
-            if guards.iter().all(|guard| guard.path != path) {
-                fs::remove_file(path)?;
-            }
-        }
-        Ok(())
+        path.parent().map_or(Ok(()), discard_pins)
     }
 
     pub(crate) const fn tables(&self) -> &Tables {

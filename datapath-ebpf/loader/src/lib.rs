@@ -38,7 +38,7 @@ mod watch;
 
 pub use counters::Count;
 pub use datapath::{Config, Datapath};
-pub use directory::{BpffsMount, mount_bpffs};
+pub use directory::{BpffsMount, discard_pins, mount_bpffs};
 pub use error::{AddressError, GuardError, LoadError, MapError};
 pub use events::{Changed, Events, Protocol};
 pub use flows::DirectFlow;

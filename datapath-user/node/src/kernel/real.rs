@@ -1,11 +1,12 @@
 //! The machine itself: the BPF programs, the pods' namespaces, sockets inside them.
 
 mod changes;
+mod pins;
 mod seen;
 mod shared;
 
 use std::{
-    fs, io,
+    io,
     net::{IpAddr, SocketAddr},
     os::fd::AsFd as _,
     path::{Path, PathBuf},
@@ -15,8 +16,8 @@ use std::{
 
 use control_api::{attach::INTERFACE, ports::Ports, session::ProbeHop};
 use datapath_loader::{
-    BpffsMount, Config, Datapath, DomainId as KernelDomain, Listening as Found, LoadError,
-    MapError, MirrorId, NetnsCookie, Open as OpenPorts, Probe, mount_bpffs, probe,
+    BpffsMount, DomainId as KernelDomain, Listening as Found, LoadError, MapError, MirrorId,
+    NetnsCookie, Open as OpenPorts, Probe, probe,
 };
 use datapath_net::{
     echo::echo,
@@ -26,6 +27,7 @@ use datapath_net::{
 use futures::{FutureExt as _, future::BoxFuture, stream::BoxStream};
 use tokio::net::{TcpListener, TcpSocket};
 
+pub use self::pins::Pins;
 use self::shared::{Shared, lock, step};
 use super::{Changed, Count, DirectFlow, Join, Kernel, KernelError, Seen, Socket};
 use crate::{
@@ -36,24 +38,6 @@ use crate::{
         diff::Op,
     },
 };
-
-const BPFFS: &str = "/sys/fs/bpf";
-
-/// Where programs and maps are found by name, so that they outlive the process.
-#[derive(Clone, Debug)]
-pub enum Pins {
-    /// In the operator's directory; they stay when the node stops.
-    Kept(PathBuf),
-    /// On a BPF file system of the node's own, mounted here; they stay only if the node is killed. Without them its guards
-    /// would go with it, and what a pod sends to its peers would reach its own listeners.
-    UntilStop(PathBuf),
-}
-
-impl Pins {
-    const fn stay(&self) -> bool {
-        matches!(self, Self::Kept(_))
-    }
-}
 
 /// Why the data path does not start on this machine.
 #[derive(Debug, thiserror::Error)]
@@ -99,15 +83,15 @@ impl Machine {
             });
         }
         let cgroup = cgroup.or_else(|| probe.cgroup.clone()).unwrap_or_default();
-        let mount = pins.as_ref().map(mounted).transpose()?.flatten();
-        let datapath = load(&cgroup, pins.as_ref())?;
+        // Until all stands, what an earlier process left is not ours to take away: its guards are still needed.
+        let mount = pins.as_ref().map(Pins::mount).transpose()?.flatten();
+        let datapath = pins::load(&cgroup, pins.as_ref())?;
         datapath.forget_mirror()?;
+        let mount = pins.as_ref().and_then(|pins| pins.take_over(mount?));
         let shared = Shared { datapath, pods: Mutex::default(), ways: Mutex::default() };
         Ok(Self { shared: Arc::new(shared), probe, cgroup, pins, mount: Mutex::new(mount) })
     }
-}
 
-impl Machine {
     /// Guards stay for pods that could not be taken down, or that a killed process left and this one has not taken over.
     fn unpin(&self) {
         let Some(Pins::UntilStop(_)) = self.pins else { return };
@@ -134,44 +118,6 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         self.unpin();
-    }
-}
-
-/// The BPF file system that the pins are on, as far as it is for this process to unmount it.
-fn mounted(pins: &Pins) -> Result<Option<BpffsMount>, StartError> {
-    let (path, ours) = match pins {
-        Pins::Kept(path) if path.starts_with(BPFFS) => (Path::new(BPFFS), false),
-        // Wherever else the operator wants them, the operator has mounted it.
-        Pins::Kept(_) => return Ok(None),
-        Pins::UntilStop(path) => (path.as_path(), true),
-    };
-    let failed = |source| StartError::Bpffs { path: path.to_owned(), source };
-    if !ours {
-        mount_bpffs(path).map_err(failed)?.keep();
-        return Ok(None);
-    }
-    fs::create_dir_all(path).map_err(failed)?;
-    // One that a killed process has left is ours as well.
-    mount_bpffs(path).map(|mount| Some(mount.take_over(path))).map_err(failed)
-}
-
-fn load(cgroup: &Path, pins: Option<&Pins>) -> Result<Datapath, LoadError> {
-    let (path, stay) = match pins {
-        Some(Pins::Kept(path)) => (Some(path), true),
-        Some(Pins::UntilStop(path)) => (Some(path), false),
-        None => (None, true),
-    };
-    let config = Config { cgroup: cgroup.to_owned(), pins: path.cloned() };
-    match (Datapath::load(config.clone()), path) {
-        (Err(error), Some(path)) if !stay => {
-            // What a killed process left must not keep its successor from starting.
-            tracing::warn!(error = crate::keeper::chain(&error), "cannot adopt, starting anew");
-            for old in fs::read_dir(path).into_iter().flatten().flatten() {
-                let _reported_below = fs::remove_dir_all(old.path());
-            }
-            Datapath::load(config)
-        }
-        (done, _) => done,
     }
 }
 
