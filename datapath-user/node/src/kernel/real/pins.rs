@@ -75,3 +75,49 @@ pub(super) fn load(cgroup: &Path, pins: Option<&Pins>) -> Result<Datapath, LoadE
         (done, _) => done,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use datapath_loader::LAYOUT;
+    use datapath_net::netns::NamedNetns;
+
+    use super::*;
+    use crate::{
+        kernel::{Join, Kernel as _, real::Machine},
+        plan::desired::{DomainId, Face, Pod},
+    };
+
+    fn guards(pins: &Path) -> usize {
+        let all = fs::read_dir(pins.join(format!("v{LAYOUT}"))).into_iter().flatten().flatten();
+        all.filter(|e| e.file_name().to_string_lossy().starts_with("guard_")).count()
+    }
+
+    #[tokio::test]
+    async fn a_guard_outlives_its_process_and_a_start_that_fails() {
+        let netns = NamedNetns::create(&format!("rlnode-pins-{}", std::process::id())).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bpf");
+        let pins = || Some(Pins::UntilStop(path.clone()));
+        let machine = Machine::start(None, pins()).unwrap();
+        let vip = "10.215.0.1".parse().unwrap();
+        let faces = vec![Face { cidr: "10.215.0.0/24".parse().unwrap(), vip, real: None }];
+        let join = Join {
+            uid: "a".into(),
+            netns: netns.path().to_owned(),
+            cookie: machine.cookie(netns.path()).unwrap(),
+            pod: Pod { domain: DomainId(7), faces, restricted: false },
+        };
+        machine.join(join.clone()).await.unwrap();
+        // Its pod has not left: as after a crash, but for the hooks.
+        drop(machine);
+        assert_eq!(guards(&path), 1);
+        let failed = Machine::start(Some("/proc".into()), pins());
+        assert!(matches!(failed, Err(StartError::Load(LoadError::NotCgroup2 { .. }))));
+        assert_eq!(guards(&path), 1);
+        let successor = Machine::start(None, pins()).unwrap();
+        successor.join(join.clone()).await.unwrap();
+        assert_eq!(guards(&path), 1, "the same one");
+        successor.shut_down(vec![join]).await;
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "unmounted");
+    }
+}
