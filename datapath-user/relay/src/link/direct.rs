@@ -53,6 +53,17 @@ impl Direct {
     fn barred_until(&self) -> Option<Instant> {
         self.rests_until.max(self.closed_until).filter(|t| *t > Instant::now())
     }
+
+    /// An attempt ended. The next is due `again`, or sooner where somebody asked for that meanwhile: what ended began
+    /// before, and may have been of the other lane.
+    fn ended(&mut self, now: Instant, again: Instant, failure: Option<&io::Error>) {
+        let asked = self.next.filter(|next| *next > now);
+        self.next = match failure {
+            Some(e) if e.kind() == io::ErrorKind::Unsupported => asked,
+            _ => Some(asked.map_or(again, |next| next.min(again))),
+        };
+        self.failure = failure.map(ToString::to_string);
+    }
 }
 
 /// Not at the same moment as everybody else who lost the same path.
@@ -168,15 +179,11 @@ impl Link {
 
     /// Remembers how an attempt ended and when the next is due.
     fn tried(&self, config: &RelayConfig, failure: Option<io::Error>) {
-        let mut s = self.state.hold();
-        s.direct.next = Some(later(config.direct_every));
-        s.direct.failure = failure.map(|e| {
-            if e.kind() == io::ErrorKind::Unsupported {
-                s.direct.next = None;
-            }
-            tracing::debug!(peer = %self.key.peer, error = %e, "no direct carrier");
-            e.to_string()
-        });
+        if let Some(error) = &failure {
+            tracing::debug!(peer = %self.key.peer, %error, "no direct carrier");
+        }
+        let again = later(config.direct_every);
+        self.state.hold().direct.ended(Instant::now(), again, failure.as_ref());
     }
 
     /// A direct carrier is gone. One that never stood for long is not tried again at once: flows
@@ -287,5 +294,37 @@ impl Link {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn an_attempt_that_ends_does_not_put_off_one_that_was_asked_for_meanwhile() {
+        let now = Instant::now();
+        let asked = Some(now + SETTLE);
+        let failure = io::Error::other("no way");
+        let nowhere = io::Error::from(io::ErrorKind::Unsupported);
+        for end in [None, Some(&failure), Some(&nowhere)] {
+            let mut d = Direct { next: asked, ..Direct::default() };
+            d.ended(now, now + EVERY, end);
+            assert_eq!(d.next, asked, "{end:?}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_that_was_due_is_followed_by_one_a_while_later_or_by_none() {
+        let now = Instant::now();
+        let nowhere = io::Error::from(io::ErrorKind::Unsupported);
+        let mut d = Direct { next: Some(now), ..Direct::default() };
+        d.ended(now, now + EVERY, None);
+        assert_eq!(d.next, Some(now + EVERY));
+        d.ended(now + EVERY, now + EVERY * 2, Some(&nowhere));
+        assert_eq!(d.next, None);
+        assert!(d.failure.is_some());
     }
 }
