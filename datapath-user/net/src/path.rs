@@ -13,7 +13,8 @@ use crate::sockets::{TcpInfo, set_int, tcp_info};
 
 /// A path this short is one machine, one rack, one site.
 const SHORT: Duration = Duration::from_millis(2);
-/// A smoothed round trip beyond this is no queue on a short path, as a rule.
+/// Round trips that are all beyond this are those of no short path. A queue before a processor that others use makes some
+/// of them as long, and their mean, but it makes them differ.
 const FAR: Duration = Duration::from_millis(4);
 /// Bytes in flight at 1 Gbit/s over a quarter of a second.
 const BUFFER: i32 = 32 << 20;
@@ -92,7 +93,7 @@ impl Path {
         let info = tcp_info(&socket)?;
         let (resent, sent) = self.lost_of_sent(&info);
         let lossy = resent >= LOST && resent.saturating_mul(LOSSY) > sent;
-        if info.rtt < FAR && !lossy {
+        if !is_far(&info) && !lossy {
             self.doubts = 0;
             return Ok(false);
         }
@@ -113,6 +114,10 @@ impl Path {
         (self.resent, self.sent) = (info.retransmits, info.segments);
         (resent, sent)
     }
+}
+
+fn is_far(info: &TcpInfo) -> bool {
+    info.rtt.saturating_sub(info.rtt_variance * 2) > FAR
 }
 
 fn widen(socket: impl AsFd) -> io::Result<()> {
@@ -153,6 +158,16 @@ mod tests {
         }
         assert_eq!(sockopt::tcp_congestion(&client)?, "cubic");
         Ok(())
+    }
+
+    #[test]
+    fn a_queue_is_not_a_long_path() {
+        let ms = Duration::from_millis;
+        let info = |rtt, rtt_variance| TcpInfo { rtt, rtt_variance, ..TcpInfo::default() };
+        assert!(is_far(&info(ms(10), ms(1))));
+        assert!(!is_far(&info(ms(12), ms(19))), "two programs that share a processor");
+        assert!(!is_far(&info(ms(9), ms(3))));
+        assert!(!is_far(&info(ms(4), ms(0))));
     }
 
     #[test]

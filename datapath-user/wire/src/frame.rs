@@ -24,6 +24,9 @@ pub const DATA_HEAD: usize = HEAD + 8;
 pub const MAX_FRAME: usize = 65_535 - 64;
 /// The most bytes one DATA frame carries.
 pub const MAX_DATA: usize = MAX_FRAME - DATA_HEAD;
+/// The bytes that a full DATA frame had better carry: in one SSH packet they fill a segment that the network card divides
+/// (whole packets of any usual size, less than 64 KiB together). One byte more, and a packet of its own follows each frame.
+pub const GOOD_DATA: usize = 62 * 1024;
 /// The most first bytes that an OPEN carries.
 pub const MAX_FIRST: usize = 16 * 1024;
 /// Bytes in one PACKET.

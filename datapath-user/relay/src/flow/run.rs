@@ -14,7 +14,7 @@ use datapath_net::thread;
 use datapath_wire::{
     Frame, Phase,
     flow::{Out, Role, Step},
-    frame::{DATA_HEAD, MAX_DATA, data_head},
+    frame::{DATA_HEAD, GOOD_DATA, data_head},
 };
 use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream, sync::OwnedSemaphorePermit};
@@ -349,7 +349,7 @@ impl Flow {
                 () = self.tx_wake.notified() => continue,
                 r = sock.readable() => r?,
             }
-            let most = usize::try_from(budget).unwrap_or(MAX_DATA).min(MAX_DATA);
+            let most = usize::try_from(budget).unwrap_or(GOOD_DATA).min(GOOD_DATA);
             let most = if large { most } else { most.min(SMALL) };
             match self.read(sock, most) {
                 Ok(n) => {
