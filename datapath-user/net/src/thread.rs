@@ -25,8 +25,10 @@ pub const HALT_POLL_US: u32 = 200;
 const EMPTY_TURN: Duration = Duration::from_micros(5);
 /// A wait ends after so many times its measure, whatever was found meanwhile.
 const LONGEST: u32 = 20;
-/// Off the processor so long: others have something to do, and this thread is woken among them soon enough.
-const CROWD: Duration = Duration::from_micros(50);
+/// Off the processor so long: others have something to do (an empty turn of another waiting thread takes 2 to 5), so the
+/// processor stays awake without this thread, which is woken among them soon enough. With 50 instead of 10 a machine that
+/// opens flows as fast as it can spends a tenth more on each; with 5 datagrams take longer.
+const CROWD: Duration = Duration::from_micros(10);
 /// Off the processor so long: a neighbour computes, for a slice or more.
 const NEIGHBOUR: Duration = Duration::from_micros(500);
 /// How long a neighbour is believed to stay, at first and at most.
@@ -248,7 +250,7 @@ mod tests {
             if let Some(end) = w.looked(us(now)) {
                 break end;
             }
-            now += 10;
+            now += 5;
             assert_eq!(w.yielded(us(now)), None);
         };
         assert_eq!(end, End::InVain { since: us(0) });
@@ -262,9 +264,9 @@ mod tests {
     #[test]
     fn who_does_not_get_the_processor_back_stops_waiting_for_it() {
         let mut w = Wait::new(us(200), us(0));
-        assert_eq!(w.yielded(us(40)), None);
-        assert_eq!(w.yielded(us(140)), Some(End::Crowd));
-        assert_eq!(w.yielded(us(1140)), Some(End::Neighbour));
+        assert_eq!(w.yielded(us(8)), None);
+        assert_eq!(w.yielded(us(108)), Some(End::Crowd));
+        assert_eq!(w.yielded(us(1108)), Some(End::Neighbour));
     }
 
     #[test]
