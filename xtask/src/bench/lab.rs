@@ -187,7 +187,8 @@ fn cpu(p: &Product, machine: usize) -> usize {
 }
 
 fn third_machine(p: &mut Product) -> Result<()> {
-    p.join(scenario::CLOUD, "gpu-2", &[("site", SITES[GPU_2])])?;
+    // It takes carriers from its site's machines: what they relay to one another needs no hub.
+    p.join_with(scenario::CLOUD, "gpu-2", &[("site", SITES[GPU_2])], &["--direct-port=7400"])?;
     let cpu = cpu(p, GPU_2).to_string();
     let m = p.machines.get(GPU_2).context("the third machine")?;
     for program in [&m.node, &m.agent] {
