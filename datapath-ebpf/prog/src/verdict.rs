@@ -9,9 +9,10 @@ use aya_ebpf::{
 use crate::{
     address::{contains, get6, is_v4, mapped},
     device::release,
+    host::{self, is_host, loopback, relay_listens},
     layout::{
-        ANY_V6_ONLY, CHECK_LISTENERS, CHECK_MIRROR, Dest, FEATURE_RETVAL, Face, Ip, Listener, NAME_PLAIN, NAME_VIP, ORIGIN_HOOK,
-        POD_PORTS, Port, Reason, VERDICT_DIRECT, VERDICT_RELAY, Vip, VipKey,
+        ANY_V6_ONLY, CHECK_LISTENERS, CHECK_MIRROR, Dest, FEATURE_RETVAL, Ip, Listener, NAME_PLAIN, NAME_RELAYED, NAME_VIP, ORIGIN_HOOK,
+        POD_PORTS, Pod, Port, Reason, VERDICT_DIRECT, VERDICT_RELAY, Vip, VipKey,
     },
     maps::{
         REFUSED, UDP_SEEN, VIPS, count, feature, listening, mirror_is_fresh, mirrored, pod, port_allowed, udp_on_vip, vip_of,
@@ -20,6 +21,7 @@ use crate::{
 };
 
 const EACCES: u32 = 13;
+const ENETUNREACH: u32 = 101;
 const ECONNREFUSED: u32 = 111;
 const EHOSTUNREACH: u32 = 113;
 const SOCK_STREAM: u32 = 1;
@@ -37,8 +39,10 @@ pub enum Verdict {
     /// The destination stays: not ours, the own VIP, or the guard lands it.
     Pass,
     Deny(u32),
-    /// The member's real address; the port stays.
-    Direct(Ip),
+    /// The member's real address; the port stays. On the host network also the address to speak from.
+    Direct { real: Ip, source: Ip },
+    /// On the host network: the relay's address and port.
+    Land(Ip, u32),
 }
 
 /// Decides about `ip:port` (host order) for the context's socket, and remembers it for the names that the socket is shown.
@@ -51,7 +55,7 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, call: Call) -> Verdict {
     if !contains(face, &ip) {
         let plain = ip != face.real && vip_of(domain, ip).is_some();
         if names && plain {
-            remember(ctx, Dest { ip, port, kind: NAME_PLAIN });
+            remember(ctx, Dest { ip, port, kind: NAME_PLAIN, cgroup: pod.cgroup });
         } else if names {
             forget(ctx);
         }
@@ -59,7 +63,8 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, call: Call) -> Verdict {
         return Verdict::Pass;
     }
     let was_on_device = release(ctx, pod);
-    if ip == face.vip {
+    // On the host network the VIP is no interface's: the way to it is one as to any other.
+    if ip == face.vip && !is_host(pod) {
         if names {
             forget(ctx);
         }
@@ -78,16 +83,16 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, call: Call) -> Verdict {
     }
     // SAFETY: a field of the live context.
     if unsafe { (*ctx.sock_addr).type_ } == SOCK_STREAM {
-        return stream(ctx, face, domain, vip, ip, port);
+        return stream(ctx, pod, vip, ip, port);
     }
     if was_on_device && call == Call::Send {
         // This one datagram's way was chosen before the hook, by the device.
         count(domain, Reason::Datagram);
         return Verdict::Pass;
     }
-    let verdict = datagram(ctx, face, domain, vip, Port { domain, ip, port });
+    let verdict = datagram(ctx, pod, vip, Port { domain, ip, port });
     match verdict {
-        Verdict::Direct(_) if names => remember(ctx, Dest { ip, port, kind: NAME_VIP }),
+        Verdict::Direct { .. } if names => remember(ctx, Dest { ip, port, kind: NAME_VIP, cgroup: pod.cgroup }),
         _ if names => forget(ctx),
         _ => {}
     }
@@ -108,16 +113,21 @@ fn is_answer(ctx: &SockAddrContext, domain: u32) -> bool {
 /// Within a site the destination is rewritten; all else leaves by the interface that leads nowhere, where the node reads it:
 /// what goes to another site, and what comes from or goes to a socket that is bound to its VIP.
 #[inline(always)]
-fn datagram(ctx: &SockAddrContext, face: &Face, domain: u32, vip: &Vip, to: Port) -> Verdict {
+fn datagram(ctx: &SockAddrContext, pod: &Pod, vip: &Vip, to: Port) -> Verdict {
+    let face = face(pod, &to.ip);
     if vip.verdict == VERDICT_DIRECT
         && !bound_to(ctx, &face.vip)
         && !bound_there(vip, to.port)
         && !seen_on_vip(&to)
     {
-        count(domain, Reason::Direct);
-        return Verdict::Direct(vip.real);
+        count(pod.domain, Reason::Direct);
+        return Verdict::Direct { real: vip.real, source: host::source(pod, face) };
     }
-    count(domain, Reason::Datagram);
+    if is_host(pod) {
+        // No interface of the machine leads to the node.
+        return deny(pod.domain, Reason::HostDatagram, ENETUNREACH);
+    }
+    count(pod.domain, Reason::Datagram);
     Verdict::Pass
 }
 
@@ -139,22 +149,16 @@ fn seen_on_vip(at: &Port) -> bool {
 }
 
 #[inline(always)]
-fn stream(
-    ctx: &SockAddrContext,
-    face: &Face,
-    domain: u32,
-    vip: &Vip,
-    ip: Ip,
-    port: u32,
-) -> Verdict {
+fn stream(ctx: &SockAddrContext, pod: &Pod, vip: &Vip, ip: Ip, port: u32) -> Verdict {
+    let (domain, face, cgroup) = (pod.domain, face(pod, &ip), pod.cgroup);
     let open = open(vip, ip, port);
     if open == CLOSED {
         return deny(domain, Reason::NoListener, ECONNREFUSED);
     }
     if vip.verdict == VERDICT_DIRECT && !bound_to(ctx, &face.vip) {
-        remember(ctx, Dest { ip, port, kind: NAME_VIP });
+        remember(ctx, Dest { ip, port, kind: NAME_VIP, cgroup });
         count(domain, Reason::Direct);
-        return Verdict::Direct(vip.real);
+        return Verdict::Direct { real: vip.real, source: host::source(pod, face) };
     }
     // SAFETY: entries are written whole.
     if open == UNKNOWN && let Some(refusal) = unsafe { REFUSED.get(Port { domain, ip, port }) } {
@@ -162,6 +166,15 @@ fn stream(
         if refusal.until > unsafe { bpf_ktime_get_ns() } {
             return deny(domain, Reason::RecentlyRefused, refusal.errno);
         }
+    }
+    if is_host(pod) {
+        let at = loopback(&ip);
+        if !relay_listens(ctx, pod, &at) {
+            return deny(domain, Reason::NoRelay, ECONNREFUSED);
+        }
+        remember(ctx, Dest { ip, port, kind: NAME_RELAYED, cgroup });
+        count(domain, Reason::Relay);
+        return Verdict::Land(at, pod.landing);
     }
     forget(ctx);
     count(domain, if vip.verdict == VERDICT_RELAY { Reason::Relay } else { Reason::BoundToVip });

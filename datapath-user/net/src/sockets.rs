@@ -12,7 +12,7 @@ use rustix::net::sockopt;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpStream;
 
-use crate::netns::visit_netns;
+use crate::netns::{Netns, visit_netns};
 
 /// Connections from inside the pod arrive without a network between: a burst must not be dropped.
 const BACKLOG: i32 = 4096;
@@ -48,6 +48,53 @@ pub fn landing_listener(netns: BorrowedFd<'_>, family_of: IpAddr) -> io::Result<
     sockopt::set_socket_oobinline(&listener, true)?;
     arm_reset(&listener)?;
     Ok(listener)
+}
+
+/// A listener as [`landing_listener`] makes it, in this process's own namespace, where no guard lands anything: connections are sent
+/// to its port. `mark` (`SO_MARK`) tells the hooks that it is the relay's.
+///
+/// # Errors
+/// No loopback interface is up, or the mark is not permitted.
+pub fn marked_landing_listener(family_of: IpAddr, mark: u32) -> io::Result<TcpListener> {
+    let netns = Netns::current().map_err(io::Error::other)?;
+    let listener = landing_listener(netns.as_fd(), family_of)?;
+    SockRef::from(&listener).set_mark(mark)?;
+    Ok(listener)
+}
+
+/// A connection to be, in this process's own namespace, whose source is known before it leaves.
+#[derive(Debug)]
+pub struct Bound {
+    socket: Socket,
+    /// Where it will come from.
+    pub from: SocketAddr,
+}
+
+impl Bound {
+    /// With the options of the relay's delivery sockets.
+    ///
+    /// # Errors
+    /// The address is not the machine's, or has no free port.
+    pub fn at(source: IpAddr) -> io::Result<Self> {
+        let at = SocketAddr::new(source, 0);
+        let kind = Type::STREAM.nonblocking();
+        let socket = Socket::new(Domain::for_address(at), kind, Some(Protocol::TCP))?;
+        socket.set_tcp_nodelay(true)?;
+        socket.set_out_of_band_inline(true)?;
+        socket.set_linger(Some(Duration::ZERO))?;
+        socket.bind(&at.into())?;
+        let from = socket.local_addr()?.as_socket();
+        let from = from.ok_or_else(|| io::Error::other("a TCP socket without an address"))?;
+        Ok(Self { socket, from })
+    }
+
+    /// As [`connect`].
+    ///
+    /// # Errors
+    /// What connect() says.
+    pub async fn connect(self, to: SocketAddr) -> io::Result<StdStream> {
+        connect(self.socket, to).await
+    }
 }
 
 /// Connects a non-blocking socket. A connection within one namespace stands (or is refused) by the

@@ -20,6 +20,7 @@ use datapath_net::packet::Tap;
 use futures::{future::BoxFuture, stream::BoxStream};
 use tokio::net::TcpListener;
 
+pub use crate::plan::desired::is_host;
 use crate::plan::{
     desired::{DomainId, Pod, Way},
     diff::Op,
@@ -30,6 +31,12 @@ use crate::plan::{
 pub enum KernelError {
     #[error("network namespace {path}")]
     Netns {
+        path: PathBuf,
+        #[source]
+        source: Cause,
+    },
+    #[error("cgroup {path}")]
+    Cgroup {
         path: PathBuf,
         #[source]
         source: Cause,
@@ -55,6 +62,18 @@ pub enum KernelError {
     },
 }
 
+impl KernelError {
+    /// What of a request it concerns: a refusal's reason.
+    #[must_use]
+    pub const fn about(&self) -> &'static str {
+        match self {
+            Self::Netns { .. } => "netns",
+            Self::Cgroup { .. } => "cgroup",
+            Self::Pod { .. } | Self::Map { .. } | Self::Probe { .. } => "kernel",
+        }
+    }
+}
+
 /// The cause below, of whichever mechanism.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
@@ -63,6 +82,8 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 pub struct Join {
     pub uid: String,
     pub netns: PathBuf,
+    /// Of a pod on the host network.
+    pub cgroup: Option<PathBuf>,
     pub cookie: u64,
     pub pod: Pod,
 }
@@ -112,15 +133,15 @@ pub enum Changed {
 
 /// What the node asks of the machine. Methods without a future are quick (map access).
 pub trait Kernel: Send + Sync + 'static {
-    /// The identity of the namespace that `path` names.
+    /// By what the kernel knows the pod: its namespace, or, in the machine's own, its cgroup ([`is_host`]).
     ///
     /// # Errors
-    /// The path does not name a network namespace.
-    fn cookie(&self, path: &Path) -> Result<u64, KernelError>;
+    /// A path does not name what it should, the machine's namespace comes without a cgroup or another one with it.
+    fn identify(&self, netns: &Path, cgroup: Option<&Path>) -> Result<u64, KernelError>;
 
     /// Sets the pod up, in this order: landing listener, guard, `rl0` with its routes. Idempotent.
     /// The listener accepts what the guard lands; its connections' local address is the peer that
-    /// the pod wanted to reach.
+    /// the pod wanted to reach. For a pod on the host network there is the listener alone, and [`Kernel::asked`] tells the peer.
     fn join(&self, join: Join) -> BoxFuture<'_, Result<TcpListener, KernelError>>;
 
     /// Undoes [`Kernel::join`] in the opposite order: without the route nothing is misdelivered
@@ -152,6 +173,10 @@ pub trait Kernel: Send + Sync + 'static {
         to: SocketAddr,
         within: Duration,
     ) -> BoxFuture<'_, io::Result<std::net::TcpStream>>;
+
+    /// What a pod on the host network wanted to reach with a connection that its listener accepted from `from`; told once. `None`: the
+    /// connection is not the pod's.
+    fn asked(&self, cookie: u64, from: SocketAddr) -> Option<SocketAddr>;
 
     /// What the pod sends that is no stream, from now on. Must be called inside the runtime that reads it.
     ///

@@ -22,7 +22,7 @@ use datapath_relay::{Reason, Relay};
 use crate::{
     deliver,
     keeper::{Keeper, LocalPod, View},
-    kernel::Kernel,
+    kernel::{Kernel, is_host},
     landing::Open,
     packets::{header::Header, table::PacketFlows},
     plan::{desired::DomainId, table::Domain},
@@ -79,6 +79,9 @@ pub fn outgoing(view: &View, pod: &LocalPod, me: &NodeRef, h: &Header) -> Result
         return Ok(Target::Peer(to.node.clone()));
     }
     let here = view.local(&attached.domain, h.dst.ip()).ok_or(Reason::HostUnreachable)?;
+    if is_host(here.attached.netns_cookie) {
+        return Err(Reason::HostUnreachable);
+    }
     Ok(Target::Here(here.attached.netns_cookie))
 }
 
@@ -138,6 +141,10 @@ impl Packets {
         match deliver::check(&view, domain, peer, h.src, h.dst) {
             Ok(_) if !view.table.domain(domain).is_some_and(|d| allowed(d, &h)) => {
                 Refusals::count(&self.refusals, Reason::Denied);
+            }
+            // No interface of the machine takes packets for it.
+            Ok(cookie) if is_host(cookie) => {
+                Refusals::count(&self.refusals, Reason::HostUnreachable);
             }
             Ok(cookie) if self.deliver(&view, cookie, domain, &h, packet) => {
                 self.flows().note(domain, &h, packet.len(), false, Instant::now());

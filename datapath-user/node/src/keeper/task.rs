@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     hosts,
-    kernel::{Join, Kernel, KernelError},
+    kernel::{Join, Kernel, KernelError, is_host},
     landing::{self, Open},
     packets,
     persist::PersistError,
@@ -176,13 +176,17 @@ impl Task {
     }
 
     async fn attach(&mut self, uid: String, request: &AttachRequest) -> Result<Attached, Refusal> {
-        let cookie =
-            self.kernel.cookie(&request.netns).map_err(|e| refusal("netns", &uid, chain(&e)))?;
+        let cookie = self.kernel.identify(&request.netns, request.cgroup.as_deref());
+        let cookie = cookie.map_err(|e| refusal(e.about(), &uid, chain(&e)))?;
         if let Some((other, _)) =
             self.saved.pods.iter().find(|(u, r)| r.netns_cookie == cookie && **u != uid)
         {
-            let why = format!("its network namespace already belongs to pod {other}");
-            return Err(refusal("netns-in-use", &uid, why));
+            let (reason, what) = match is_host(cookie) {
+                true => ("cgroup-in-use", "cgroup"),
+                false => ("netns-in-use", "network namespace"),
+            };
+            let why = format!("its {what} already belongs to pod {other}");
+            return Err(refusal(reason, &uid, why));
         }
         if let Some(path) = request.hosts.as_ref().filter(|p| !p.is_file()) {
             return Err(refusal("hosts", &uid, format!("{} is not a file", path.display())));
@@ -237,14 +241,19 @@ impl Task {
                 domain: record.domain.clone(),
                 vip: join.pod.vip,
                 prefix_len: join.pod.cidr.network_length(),
-                interface: INTERFACE.to_owned(),
+                interface: if is_host(join.cookie) { "" } else { INTERFACE }.to_owned(),
                 netns_cookie: join.cookie,
             },
             domain_id: join.pod.domain,
             join: join.clone(),
             hosts: record.hosts.clone(),
         });
-        let accept = landing::run(listener, Arc::clone(&view), Arc::clone(&self.open));
+        let accept = landing::run(
+            listener,
+            Arc::clone(&view),
+            Arc::clone(&self.open),
+            Arc::clone(&self.kernel),
+        );
         let landing = AbortOnDropHandle::new(self.open.runtime().spawn(accept));
         let packets = self.read_packets(&view);
         let standing = Standing { join, view, routed: true, _landing: landing, packets };
@@ -255,6 +264,9 @@ impl Task {
     /// Datagrams and echoes are worth less than connections: without them the pod stands all the same, and the next tick
     /// tries again.
     fn read_packets(&self, view: &Arc<LocalPod>) -> Option<AbortOnDropHandle<()>> {
+        if is_host(view.join.cookie) {
+            return None;
+        }
         let runtime = self.open.runtime();
         let tap = {
             let _entered = runtime.enter();
@@ -295,8 +307,8 @@ impl Task {
             // Of no concern to how it stands: a list of ports that changes must not reset its flows.
             restricted: false,
         };
-        let netns = record.netns.clone();
-        Some(Join { uid: uid.to_owned(), netns, cookie: record.netns_cookie, pod })
+        let (netns, cgroup) = (record.netns.clone(), record.cgroup.clone());
+        Some(Join { uid: uid.to_owned(), netns, cgroup, cookie: record.netns_cookie, pod })
     }
 
     /// Out of the maps first, so that no new flow is steered into what is being taken down.
@@ -325,11 +337,14 @@ impl Task {
             .saved
             .pods
             .iter()
-            .filter(|(_, r)| self.kernel.cookie(&r.netns).ok() != Some(r.netns_cookie))
+            .filter(|(_, r)| {
+                let now = self.kernel.identify(&r.netns, r.cgroup.as_deref());
+                now.ok() != Some(r.netns_cookie)
+            })
             .map(|(uid, _)| uid.clone())
             .collect();
         for uid in &vanished {
-            tracing::info!(pod = uid, "network namespace is gone, detaching");
+            tracing::info!(pod = uid, "network namespace or cgroup is gone, detaching");
             self.detach(uid).await;
         }
         if !vanished.is_empty() {

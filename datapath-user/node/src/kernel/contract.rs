@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
-use super::{Join, Kernel, fake::Fake, real::Machine};
+use super::{Join, Kernel, fake::Fake, is_host, real::Machine};
 use crate::plan::{
     desired::{Desired, DomainId, Listeners, Pod, Way},
     diff::Op,
@@ -16,9 +16,10 @@ fn ip(text: &str) -> IpAddr {
 }
 
 async fn holds(kernel: &dyn Kernel, netns: &Path) {
-    assert!(kernel.cookie(Path::new("/nowhere")).is_err());
-    let cookie = kernel.cookie(netns).unwrap();
-    assert_eq!(kernel.cookie(netns).unwrap(), cookie);
+    assert!(kernel.identify(Path::new("/nowhere"), None).is_err());
+    let cookie = kernel.identify(netns, None).unwrap();
+    assert_eq!(kernel.identify(netns, None).unwrap(), cookie);
+    assert!(!is_host(cookie) && kernel.identify(netns, Some(netns)).is_err());
     let pod = Pod {
         domain: DOMAIN,
         cidr: "10.214.0.0/24".parse().unwrap(),
@@ -26,7 +27,8 @@ async fn holds(kernel: &dyn Kernel, netns: &Path) {
         real: None,
         restricted: false,
     };
-    let join = Join { uid: "a".into(), netns: netns.to_owned(), cookie, pod: pod.clone() };
+    let join =
+        Join { uid: "a".into(), netns: netns.to_owned(), cgroup: None, cookie, pod: pod.clone() };
 
     assert!(kernel.tap(cookie).is_err(), "it has not joined");
     let listener = kernel.join(join.clone()).await.unwrap();

@@ -1,6 +1,7 @@
 //! The machine itself: the BPF programs, the pods' namespaces, sockets inside them.
 
 mod changes;
+mod host;
 mod shared;
 
 use std::{
@@ -18,13 +19,16 @@ use datapath_loader::{
     MapError, MirrorId, NetnsCookie, Open as OpenPorts, Probe, mount_bpffs, probe,
 };
 use datapath_net::{
-    netns::{Netns, visit_netns},
+    netns::{Netns, NetnsError, visit_netns},
     packet::Tap,
 };
 use futures::{FutureExt as _, future::BoxFuture, stream::BoxStream};
 use tokio::net::{TcpListener, TcpSocket};
 
-use self::shared::{Shared, lock, step};
+use self::{
+    host::Hosts,
+    shared::{Shared, lock, on_host, step},
+};
 use super::{Changed, Count, DirectFlow, Join, Kernel, KernelError, Socket};
 use crate::{
     observe::hop,
@@ -66,6 +70,8 @@ pub enum StartError {
     },
     #[error(transparent)]
     Load(#[from] LoadError),
+    #[error("the machine's own network namespace")]
+    Machine(#[source] NetnsError),
     #[error("what an earlier process knew of other machines' ports")]
     Mirror(#[from] MapError),
 }
@@ -100,7 +106,9 @@ impl Machine {
         let mount = pins.as_ref().map(mounted).transpose()?.flatten();
         let datapath = load(&cgroup, pins.as_ref())?;
         datapath.forget_mirror()?;
-        let shared = Shared { datapath, pods: Mutex::default(), ways: Mutex::default() };
+        let machine = Netns::current().and_then(|n| n.cookie()).map_err(StartError::Machine)?;
+        let hosts = Hosts::new(NetnsCookie(machine), &cgroup);
+        let shared = Shared { datapath, hosts, pods: Mutex::default(), ways: Mutex::default() };
         Ok(Self { shared: Arc::new(shared), probe, cgroup, pins, mount: Mutex::new(mount) })
     }
 }
@@ -199,9 +207,22 @@ async fn connect(netns: &Netns, to: SocketAddr) -> io::Result<std::net::TcpStrea
 }
 
 impl Kernel for Machine {
-    fn cookie(&self, path: &Path) -> Result<u64, KernelError> {
-        let cookie = Netns::open(path).and_then(|n| n.cookie());
-        cookie.map_err(|e| KernelError::Netns { path: path.to_owned(), source: e.into() })
+    fn identify(&self, netns: &Path, cgroup: Option<&Path>) -> Result<u64, KernelError> {
+        let failed = |source| KernelError::Netns { path: netns.to_owned(), source };
+        let cookie = Netns::open(netns).and_then(|n| n.cookie()).map_err(|e| failed(e.into()))?;
+        let hosts = &self.shared.hosts;
+        match cgroup {
+            None if cookie == hosts.machine.0 => {
+                let why = "it is the machine's own, where a pod is known by its cgroup: name that";
+                Err(failed(why.into()))
+            }
+            None => Ok(cookie),
+            Some(cgroup) if cookie == hosts.machine.0 => Ok(hosts.identify(cgroup)?.key().0),
+            Some(cgroup) => {
+                let why = "the pod has a network namespace of its own and is known by that";
+                Err(KernelError::Cgroup { path: cgroup.to_owned(), source: why.into() })
+            }
+        }
     }
 
     fn join(&self, join: Join) -> BoxFuture<'_, Result<TcpListener, KernelError>> {
@@ -248,15 +269,26 @@ impl Kernel for Machine {
     ) -> BoxFuture<'_, io::Result<std::net::TcpStream>> {
         async move {
             let work = async {
-                match from {
-                    Some(source) => self.shared.stock(cookie)?.deliver(source, to).await,
-                    None => connect(&*self.shared.netns(cookie)?, to).await,
+                let Shared { datapath, hosts, .. } = &*self.shared;
+                match (on_host(cookie), from) {
+                    (Some(host), Some(peer)) => hosts.deliver(datapath, host, peer, to).await,
+                    // This process is in no pod's cgroup: what it does is no proof.
+                    (Some(_), None) => Err(io::Error::other(
+                        "a pod on the host network cannot be probed from; probe towards it",
+                    )),
+                    (None, Some(source)) => self.shared.stock(cookie)?.deliver(source, to).await,
+                    (None, None) => connect(&*self.shared.netns(cookie)?, to).await,
                 }
             };
             let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
             tokio::time::timeout(within, work).await.map_err(late)?
         }
         .boxed()
+    }
+
+    fn asked(&self, cookie: u64, from: SocketAddr) -> Option<SocketAddr> {
+        let Shared { datapath, hosts, .. } = &*self.shared;
+        hosts.asked(datapath, on_host(cookie)?, from)
     }
 
     fn tap(&self, cookie: u64) -> io::Result<Tap> {

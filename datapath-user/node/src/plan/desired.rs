@@ -73,7 +73,13 @@ pub struct Local {
     pub stands: Pod,
 }
 
-/// A pod as the kernel knows it, keyed by its network namespace's cookie.
+/// Whether the kernel knows a pod with this key by its cgroup, in the machine's own namespace.
+#[must_use]
+pub const fn is_host(cookie: u64) -> bool {
+    cookie >> 63 == 1
+}
+
+/// A pod as the kernel knows it, keyed by its network namespace's cookie (or its cgroup, [`is_host`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     pub domain: DomainId,
@@ -175,7 +181,11 @@ struct See<'a> {
 /// The VIPs of one Domain. Real addresses count within the own site only: pod ranges overlap.
 fn peers(see: &See<'_>, domain: &Domain, id: DomainId, out: &mut Desired) {
     let mut shared = BTreeSet::new();
-    let here = domain.members().filter(|m| m.node == *see.me).filter_map(|m| m.local_ip);
+    // The addresses of pods on the host network are the machine's own: the neighbours are behind the same interface.
+    let behind =
+        |m: &&Member| !see.cookies.get(m.uid.as_str()).is_some_and(|cookie| is_host(*cookie));
+    let here = domain.members().filter(|m| m.node == *see.me).filter(behind);
+    let here = here.filter_map(|m| m.local_ip);
     let own = see.reach.of_pods(here);
     let near = |member: &Member, real: IpAddr| {
         let at_site = member.node.cluster == see.me.cluster && !domain.encrypt_within_site;

@@ -47,6 +47,25 @@ fn world(domains: Vec<DomainRoutes>, locals: &[Local]) -> Desired {
 }
 
 #[test]
+fn the_machines_own_address_is_no_pod_behind_its_interface() {
+    let members = vec![
+        member("host", "10.2.0.1", "s1/n1", Some("172.16.0.2")),
+        member("neighbour", "10.2.0.2", "s1/n2", Some("172.16.0.3")),
+    ];
+    let way = |cookie: u64| {
+        let domains = vec![domain("d", "10.2.0.0/24", members.clone())];
+        world(domains, &[local("host", "d", cookie)])
+            .vips
+            .get(&(DomainId(1), ip("10.2.0.2")))
+            .copied()
+    };
+    let direct =
+        matches!(way(1 << 63 | 7), Some(Way::Direct { real, .. }) if real == ip("172.16.0.3"));
+    assert!(direct, "the neighbour is behind the same interface as the machine itself");
+    assert!(matches!(way(7), Some(Way::Relay { .. })), "the same range on both machines");
+}
+
+#[test]
 fn each_kind_of_peer_gets_its_way() {
     let members = vec![
         member("own", "10.2.0.1", "s1/n1", Some("172.16.0.1")),

@@ -11,14 +11,15 @@ use std::{
 
 use control_api::{attach::INTERFACE, session::ProbeHop};
 use datapath_loader::{
-    Datapath, Denial, DomainId as KernelDomain, Face, Guard, GuardConfig, Listeners as Listening,
-    MapError, MirrorId, NetnsCookie, PodEntry, RELAY_MARK, Route,
+    CgroupId, Datapath, Denial, DomainId as KernelDomain, Face, Guard, GuardConfig,
+    Listeners as Listening, MapError, MirrorId, NetnsCookie, PodEntry, RELAY_MARK, Route,
 };
 use datapath_net::{
     netlink::Netlink, netns::Netns, packet::Injector, procfs, sockets::landing_listener,
     stock::Stock, vip::VipInterface,
 };
 
+use super::host::Hosts;
 use crate::{
     kernel::{Cause, Join, KernelError},
     observe::hop,
@@ -35,6 +36,7 @@ const REFUSAL_TTL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) datapath: Datapath,
+    pub(super) hosts: Hosts,
     /// By namespace cookie.
     pub(super) pods: Mutex<BTreeMap<u64, Standing>>,
     /// What the maps hold, for the probe.
@@ -56,7 +58,7 @@ pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn entry(pod: &Pod) -> Result<PodEntry, Cause> {
+pub(super) fn entry(pod: &Pod) -> Result<PodEntry, Cause> {
     let face = Face {
         vip: pod.vip,
         real: pod.real.filter(|real| real.is_ipv4() == pod.vip.is_ipv4()),
@@ -87,6 +89,11 @@ fn route(way: Way) -> Route {
     }
 }
 
+/// The pod's cgroup if it is on the host network.
+pub(super) const fn on_host(cookie: u64) -> Option<CgroupId> {
+    CgroupId::of_key(NetnsCookie(cookie))
+}
+
 pub(super) fn step(join: &Join, step: &'static str) -> impl Fn(Cause) -> KernelError + use<> {
     let uid = join.uid.clone();
     move |source| KernelError::Pod { uid: uid.clone(), step, source }
@@ -110,6 +117,9 @@ impl Shared {
 
     /// Landing listener, guard, interface and route, in this order; all or nothing.
     pub(super) fn join(&self, join: &Join) -> Result<std::net::TcpListener, KernelError> {
+        if let Some(host) = on_host(join.cookie) {
+            return self.hosts.join(host, join);
+        }
         let opened = Netns::open(&join.netns).map_err(|e| step(join, "its namespace")(e.into()))?;
         let opened = Arc::new(opened);
         let fd = opened.as_fd();
@@ -179,6 +189,10 @@ impl Shared {
     }
 
     pub(super) fn leave(&self, join: &Join) -> Result<(), KernelError> {
+        if let Some(host) = on_host(join.cookie) {
+            self.hosts.leave(host);
+            return Ok(());
+        }
         let Some(standing) = lock(&self.pods).remove(&join.cookie) else { return Ok(()) };
         let removed = interface(&join.pod).remove(standing.netns.as_fd());
         if let Err(e) = removed {
@@ -205,12 +219,18 @@ impl Shared {
                 lock(&self.ways).remove(&(*d, *vip));
             }
             Op::PutPod(cookie, pod) => {
+                if let Some(host) = on_host(*cookie) {
+                    return self.hosts.put(dp, host, pod);
+                }
                 let (netns, landing, device) = self.place(*cookie)?;
                 dp.set_pod(NetnsCookie(*cookie), &entry(pod)?.on_device(device))?;
                 // Sockets that began to listen between joining and this moment.
                 self.seed(*cookie, &netns, pod.vip, landing)?;
             }
-            Op::DeletePod(cookie) => dp.remove_pod(NetnsCookie(*cookie))?,
+            Op::DeletePod(cookie) => match on_host(*cookie) {
+                Some(host) => dp.remove_host_pod(self.hosts.machine, host)?,
+                None => dp.remove_pod(NetnsCookie(*cookie))?,
+            },
             Op::PutPorts(d, allowed) => {
                 let ranges: Vec<_> = allowed.iter().map(|r| r.first..=r.last).collect();
                 dp.set_ports(domain(d), &ranges)?;
@@ -229,6 +249,12 @@ impl Shared {
             domains.insert(pod.domain());
             if !keep.pods.contains_key(&cookie.0) {
                 dp.remove_pod(cookie)?;
+            }
+        }
+        for (cgroup, pod) in dp.host_pods()? {
+            domains.insert(pod.domain());
+            if !keep.pods.contains_key(&cgroup.key().0) {
+                dp.remove_host_pod(self.hosts.machine, cgroup)?;
             }
         }
         for domain in domains {
@@ -255,6 +281,9 @@ impl Shared {
     }
 
     pub(super) fn pod_checks(&self, join: &Join) -> Vec<ProbeHop> {
+        if let Some(host) = on_host(join.cookie) {
+            return self.hosts.checks(host, join);
+        }
         let Ok((netns, landing, _)) = self.place(join.cookie) else {
             return vec![hop("guard", false, "not attached")];
         };

@@ -1,0 +1,221 @@
+//! A task on the host network: a cgroup in a machine's own namespace, handed to its node as a runtime would.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use test_e2e::{PYTHON, domain, idle_job, phase, pod};
+use test_kit::{
+    command::{cmd, output, stdout},
+    pod::RunningPod,
+    process::wrapped,
+    product::{Product, text},
+    wait::eventually,
+};
+
+const LIMIT: Duration = Duration::from_secs(40);
+const UID: &str = "host-0001";
+/// The machine that the task is on: the second of site `cloud`, whose first one has a pod.
+const MACHINE: usize = 2;
+const REAL: &str = "192.168.1.11";
+const PORT: &str = "7000";
+/// Answers with the names of both ends as it sees them.
+const SERVE: &str = "import socket,sys
+s=socket.socket(); s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1); s.bind(('0.0.0.0',int(sys.argv[1])))
+s.listen(); print('listening',flush=True)
+while 1:
+ c,a=s.accept(); q=c.recv(9); c.sendall(f'{a[0]} {c.getsockname()[0]} '.encode()+q); c.close()";
+/// Its own names of both ends, then what the server said; or the errno.
+const ASK: &str = "import socket,sys
+s=socket.socket(); s.settimeout(10); e=s.connect_ex((sys.argv[1],int(sys.argv[2])))
+if e: print(e); sys.exit()
+s.sendall(b'q'); r=b''
+try:
+ while b'q' not in r: r+=s.recv(99) or sys.exit(print('closed'))
+except OSError as x: print(x.errno); sys.exit()
+print(s.getpeername()[0],s.getsockname()[0],r.decode())";
+
+/// A Task that no agent acts on, and its Pod.
+fn objects(p: &Product) -> Result<()> {
+    p.apply(
+        "apiVersion: rlinf.io/v1alpha1\nkind: Task\nmetadata: {name: host, namespace: rlark-cloud}\n\
+         spec: {agentType: Raw, role: Env, domain: d, raw: {entrypoint: [sleep]}}\n---\n\
+         apiVersion: rlinf.io/v1alpha1\nkind: Pod\nmetadata: {name: host-0001, namespace: rlark-cloud}\n\
+         spec: {domain: d, taskNamespace: rlark-cloud, taskName: host, podNamespace: raw, podName: host}\n",
+    )?;
+    let status = format!(r#"{{"status":{{"phase":"Running","node":"gpu-2","ip":"{REAL}"}}}}"#);
+    let mut c = p.kubectl(["-n", "rlark-cloud", "patch", "pods.rlinf.io", UID]);
+    output(c.args(["--subresource=status", "--type=merge", "-p", &status])).map(drop)
+}
+
+/// The node's socket, as a runtime speaks to it.
+fn node(p: &Product, method: &str, path: &str, body: &str) -> Result<String> {
+    let socket = p.machines.get(MACHINE).context("machine")?.dir.join("node.sock");
+    let mut c = cmd("curl", ["-sS", "--fail-with-body", "-X", method, "--unix-socket"]);
+    c.arg(socket).args(["-H", "content-type: application/json", "-d", body]);
+    stdout(c.arg(format!("http://node{path}")))
+}
+
+struct Host {
+    vip: String,
+    cgroup: PathBuf,
+}
+
+impl Host {
+    fn attach(p: &Product) -> Result<Self> {
+        objects(p)?;
+        let m = p.machines.get(MACHINE).context("machine")?;
+        let cgroup = m.cgroup.join("host");
+        fs::create_dir_all(cgroup.join("worker"))?;
+        let request = |cgroup: Option<&Path>| {
+            let netns = m.place.netns.path();
+            serde_json::json!({"domain": "d", "netns": netns, "cgroup": cgroup, "timeoutMs": 20_000})
+        };
+        let path = format!("/v1/attachments/{UID}");
+        for (wrong, why) in [
+            (None, "known by its cgroup"),
+            (Some(Path::new("/proc")), "no directory of a cgroup v2 hierarchy"),
+            (Some(m.cgroup.as_path()), "is not below"),
+        ] {
+            let refused = node(p, "PUT", &path, &request(wrong).to_string());
+            let said = format!("{:#}", refused.err().context("it was accepted")?);
+            ensure!(said.contains(why), "{said}");
+        }
+        let said = node(p, "PUT", &path, &request(Some(&cgroup)).to_string())?;
+        let attached: Value = serde_json::from_str(&said)?;
+        Ok(Self { vip: text(&attached, "/vip").to_owned(), cgroup })
+    }
+
+    /// A process of the task, in a cgroup that it made for itself.
+    fn command(&self, p: &Product) -> Result<Command> {
+        let m = p.machines.get(MACHINE).context("machine")?;
+        let worker = self.cgroup.join("worker");
+        Ok(wrapped(Some(&m.place.netns), Some(&worker), Path::new(PYTHON)))
+    }
+
+    fn ask(&self, p: &Product, to: &str, port: &str) -> Result<String> {
+        answer(self.command(p)?.args(["-c", ASK, to, port]))
+    }
+}
+
+fn answer(c: &mut Command) -> Result<String> {
+    Ok(stdout(c)?.trim().to_owned())
+}
+
+fn ask_from(pod: &RunningPod, to: &str, port: &str) -> Result<String> {
+    answer(&mut pod.command([PYTHON, "-c", ASK, to, port]))
+}
+
+/// A server that listens by now; ended by its cgroup.
+fn serve(mut c: Command) -> Result<Child> {
+    use std::io::{BufRead as _, BufReader};
+    let mut child = c.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("its output")?).read_line(&mut line)?;
+    ensure!(line.trim() == "listening", "the server said {line:?}");
+    Ok(child)
+}
+
+/// Links, rules and routes of the machine.
+fn network(p: &Product) -> Result<String> {
+    let m = p.machines.get(MACHINE).context("machine")?;
+    let mut c = wrapped(Some(&m.place.netns), None, Path::new("sh"));
+    stdout(c.args(["-c", "ip -o addr; ip rule; ip -6 rule; ip route show table all"]))
+}
+
+#[test]
+fn a_task_on_the_host_network_talks_with_its_domain() -> Result<()> {
+    let mut p = test_e2e::two_sites()?;
+    p.join("cloud", "gpu-2", &[("site", "nowhere")])?;
+    p.online()?;
+    let run = |p: &mut Product| -> Result<()> {
+        let job = idle_job("j", "d", &[("near", "cloud"), ("far", "edge")]);
+        p.apply(&(domain("d", "10.98.0.0/24") + &job))?;
+        phase(p, "j", "Running", LIMIT)?;
+        let (near, far) = (pod(p, 0, "j-near-0")?, pod(p, 1, "j-far-0")?);
+        // An agent forgets Pods of its machine that it did not make.
+        p.machines.get_mut(MACHINE).context("machine")?.agent.kill()?;
+        let before = network(p)?;
+        let host = Host::attach(p)?;
+        ensure!(network(p)? == before, "the machine's network changed: {}", network(p)?);
+        let mut servers = Vec::new();
+        for pod in [&near, &far] {
+            servers.push(serve(pod.command([PYTHON, "-c", SERVE, PORT]))?);
+        }
+        let mut own = host.command(p)?;
+        own.args(["-c", SERVE, PORT]);
+        servers.push(serve(own)?);
+        talks(p, &host, &near, &far)?;
+        stays(p, &host, &far)?;
+        node(p, "DELETE", &format!("/v1/attachments/{UID}"), "")?;
+        ensure!(node(p, "GET", "/v1/attachments", "")? == "[]");
+        ensure!(network(p)? == before, "something stays");
+        for mut server in servers {
+            server.kill()?;
+            server.wait()?;
+        }
+        Ok(())
+    };
+    run(&mut p).map_err(|e| p.explain(e))
+}
+
+fn talks(p: &Product, host: &Host, near: &RunningPod, far: &RunningPod) -> Result<()> {
+    let vip = &host.vip;
+    for peer in [&near.vip, &far.vip] {
+        // Names on both ends: the asker's, then the server's.
+        eventually("the peer to know it", LIMIT, || {
+            Ok((host.ask(p, peer, PORT)? == format!("{peer} {vip} {vip} {peer} q")).then_some(()))
+        })
+        .with_context(|| format!("{peer}: {:?}", host.ask(p, peer, PORT)))?;
+    }
+    eventually("the far pod to reach it", LIMIT, || {
+        let said = ask_from(far, vip, PORT)?;
+        Ok((said == format!("{vip} {0} {0} {vip} q", far.vip)).then_some(()))
+    })
+    .with_context(|| format!("{:?}", ask_from(far, vip, PORT)))?;
+    // The machine between them masquerades what leaves its pods for the LAN, so the accepting end sees that machine.
+    let said = ask_from(near, vip, PORT)?;
+    ensure!(said.starts_with(&format!("{vip} {} ", near.vip)), "{said}");
+    // Itself, by its virtual address.
+    ensure!(host.ask(p, vip, PORT)? == format!("{vip} {vip} {vip} {vip} q"));
+    // Another listener of the machine is none of the Domain's, and another process is in no Domain.
+    let m = p.machines.get(MACHINE).context("machine")?;
+    let stranger = || wrapped(Some(&m.place.netns), Some(&m.cgroup), Path::new(PYTHON));
+    let mut c = stranger();
+    c.args(["-c", SERVE, "7001"]);
+    let mut other = serve(c)?;
+    ensure!(ask_from(far, vip, "7001")? == "111", "{}", ask_from(far, vip, "7001")?);
+    let said = answer(stranger().args(["-c", ASK, REAL, "7001"]))?;
+    ensure!(said == format!("{REAL} {REAL} {REAL} {REAL} q"), "{said}");
+    other.kill()?;
+    other.wait()?;
+    ensure!(host.ask(p, &far.vip, "7999")? == "111");
+    ensure!(host.ask(p, "10.98.0.200", PORT)? == "113");
+    Ok(())
+}
+
+/// A node that was killed, or stopped, finds the task and its listener again.
+fn stays(p: &mut Product, host: &Host, far: &RunningPod) -> Result<()> {
+    for how in ["killed", "stopped"] {
+        let m = p.machines.get_mut(MACHINE).context("machine")?;
+        match how {
+            "killed" => m.node.kill()?,
+            _ => m.node.stop(Duration::from_secs(20))?,
+        }
+        p.start_node(MACHINE)?;
+        eventually("both ways to be there again", LIMIT, || {
+            let out = host.ask(p, &far.vip, PORT)?;
+            let back = ask_from(far, &host.vip, PORT)?;
+            let there = out == format!("{0} {1} {1} {0} q", far.vip, host.vip)
+                && back == format!("{0} {1} {1} {0} q", host.vip, far.vip);
+            Ok(there.then_some(()))
+        })
+        .with_context(|| format!("after the node was {how}"))?;
+    }
+    Ok(())
+}
