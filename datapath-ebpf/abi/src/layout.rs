@@ -259,7 +259,7 @@ pub struct Dest {
     pub cgroup: u64,
 }
 
-/// Key of `CROSSINGS`: a connection in the machine's namespace between a pod and the relay, before it is accepted.
+/// Key of `CROSSINGS`: a connection within the machine's namespace from or to a pod, before it is accepted.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossing {
@@ -274,7 +274,7 @@ pub struct Crossing {
 
 /// [`Crossing::way`]: a pod to the relay; the value is what it asked for.
 pub const CROSSING_OUT: u32 = 0;
-/// [`Crossing::way`]: the relay to a pod; the value is who is there.
+/// [`Crossing::way`]: the relay, or another pod of the machine's namespace, to a pod; the value is who is there.
 pub const CROSSING_IN: u32 = 1;
 
 /// Value of `CROSSINGS`.

@@ -99,7 +99,8 @@ impl Datapath {
         Ok(Some((CgroupId(low | high << 32), SocketAddr::new(address(&end.ip), port))))
     }
 
-    /// The next connection from `from` to the port `to` of such a pod is seen to come from `peer`. Call [`Datapath::forget_peer`] if
+    /// The next connection from `from` to the port `to` of such a pod is seen to come from `peer`, if its socket has the mark
+    /// [`crate::RELAY_MARK`]. Call [`Datapath::forget_peer`] if
     /// it did not come about.
     ///
     /// # Errors

@@ -20,8 +20,8 @@ use aya_ebpf::{
 use crate::{
     address::{get6, is_v4, mapped, network_port},
     layout::{
-        CROSSING_IN, CROSSING_OUT, Crossing, Dest, End, Face, HOST_KEY, Ip, NAME_BOUND, NAME_NONE, NAME_VIP, POD_HOST, POD_MACHINE, Pod,
-        RELAY_MARK,
+        CROSSING_IN, CROSSING_OUT, Crossing, Dest, End, Face, HOST_KEY, Ip, NAME_BOUND, NAME_NONE, NAME_RELAYED, NAME_VIP, POD_HOST,
+        POD_MACHINE, Pod, RELAY_MARK,
     },
     maps::{ASKED, CROSSINGS, HOST_PODS, PODS, netns},
     name::{face, remember},
@@ -179,25 +179,41 @@ pub fn on_machine(ctx: &SockOpsContext) -> bool {
     unsafe { PODS.get(netns(ctx)) }.is_some_and(|pod| pod.flags & POD_MACHINE != 0)
 }
 
-/// A connection leaves for the relay: what was asked for is noted before the SYN is. Whatever else leaves from the same address and
-/// port makes an older note void, so that it never speaks for a stranger.
+/// A connection leaves a socket of the machine's namespace. What it asked for is noted before the SYN is when it goes to the relay, and
+/// who it is when it goes to a pod of this very namespace, whose address says nothing. Whatever else leaves from the same address and
+/// port makes older notes void, so that they never speak for a stranger.
 #[inline(always)]
-pub fn leaving(ctx: &SockOpsContext, dest: Option<&Dest>) {
-    let ip = if ctx.family() == AF_INET { mapped(ctx.local_ip4()) } else { get6!((*ctx.ops).local_ip6) };
+pub fn leaving(ctx: &SockOpsContext, owner: &Option<Owner>) {
+    let v4 = ctx.family() == AF_INET;
+    let ip = if v4 { mapped(ctx.local_ip4()) } else { get6!((*ctx.ops).local_ip6) };
     let to = u32::from_be(ctx.remote_port());
-    let key = Crossing { ip, port: ctx.local_port(), to, way: CROSSING_OUT };
-    match dest {
-        Some(d) => {
-            let cgroup = [d.cgroup as u32, (d.cgroup >> 32) as u32];
-            let _ = CROSSINGS.insert(key, End { ip: d.ip, port: d.port, cgroup }, 0);
+    let mut key = Crossing { ip, port: ctx.local_port(), to, way: CROSSING_OUT };
+    if let Some(Owner { pod, dest: Some(dest), .. }) = owner {
+        let cgroup = [dest.cgroup as u32, (dest.cgroup >> 32) as u32];
+        let face = face(pod, &dest.ip);
+        let far = if v4 { mapped(ctx.remote_ip4()) } else { get6!((*ctx.ops).remote_ip6) };
+        if dest.kind == NAME_RELAYED {
+            let _ = CROSSINGS.insert(key, End { ip: dest.ip, port: dest.port, cgroup }, 0);
+            return;
         }
-        None => {
-            let _ = CROSSINGS.remove(key);
+        if dest.kind == NAME_VIP && far == face.real {
+            key.way = CROSSING_IN;
+            let _ = CROSSINGS.insert(key, End { ip: face.vip, port: key.port, cgroup }, 0);
+            return;
         }
     }
+    // SAFETY: a field of the live context.
+    let sk = unsafe { (*ctx.ops).__bindgen_anon_2.sk };
+    // SAFETY: checked first. Of the relay's own the node has taken note.
+    if !sk.is_null() && unsafe { (*sk).mark } == RELAY_MARK {
+        return;
+    }
+    let _ = CROSSINGS.remove(key);
+    key.way = CROSSING_IN;
+    let _ = CROSSINGS.remove(key);
 }
 
-/// A connection was accepted: one that the relay delivers shall be seen to come from the peer.
+/// A connection was accepted: one of which somebody took note shall be seen to come from the peer.
 #[inline(always)]
 pub fn accepted(ctx: &SockOpsContext) {
     if !on_machine(ctx) {

@@ -31,7 +31,7 @@ pub static PODS: HashMap<u64, Pod> = HashMap::pinned(4096, LAZY);
 /// Cgroup id → pod of this node on the host network.
 #[map]
 pub static HOST_PODS: HashMap<u64, Pod> = HashMap::pinned(1024, LAZY);
-/// Connections between such a pod and the relay → what the other side is, until it is accepted.
+/// Connections from and to such pods → what the other side is, until they are accepted.
 #[map]
 pub static CROSSINGS: LruHashMap<Crossing, End> = LruHashMap::pinned(16384, 0);
 /// Virtual address → route.

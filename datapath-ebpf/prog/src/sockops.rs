@@ -11,7 +11,7 @@ use crate::{
     address::{get6, is_v4, mapped},
     device::release_listener,
     host::{self, Owner, is_host, leaving, on_machine, owner},
-    layout::{ANY_V6_ONLY, DirectFlow, Ip, Listener, NAME_BOUND, NAME_RELAYED, NAME_VIP, ORIGIN_HOOK, STATE_ESTABLISHED, STATE_SYN_SENT},
+    layout::{ANY_V6_ONLY, DirectFlow, Ip, Listener, NAME_BOUND, NAME_VIP, ORIGIN_HOOK, STATE_ESTABLISHED, STATE_SYN_SENT},
     maps::{FLOWS, LISTEN, VIP_LISTENERS, cookie, count_socket, vip_of},
     name::face,
 };
@@ -105,11 +105,11 @@ fn listen(ctx: &SockOpsContext) {
 #[inline(always)]
 fn connecting(ctx: &SockOpsContext) {
     let owner = owner(ctx);
-    let asked = owner.as_ref().and_then(|o| o.dest);
     if on_machine(ctx) {
-        leaving(ctx, asked.filter(|d| d.kind == NAME_RELAYED));
+        leaving(ctx, &owner);
     }
-    let (Some(owner), Some(asked)) = (owner, asked) else { return };
+    let Some(owner) = owner else { return };
+    let Some(asked) = owner.dest else { return };
     if asked.kind != NAME_VIP {
         return;
     }

@@ -71,17 +71,18 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// With the options of the relay's delivery sockets.
+    /// With the options of the relay's delivery sockets; `mark` is its `SO_MARK`.
     ///
     /// # Errors
-    /// The address is not the machine's, or has no free port.
-    pub fn at(source: IpAddr) -> io::Result<Self> {
+    /// The address is not the machine's or has no free port, or the mark is not permitted.
+    pub fn at(source: IpAddr, mark: u32) -> io::Result<Self> {
         let at = SocketAddr::new(source, 0);
         let kind = Type::STREAM.nonblocking();
         let socket = Socket::new(Domain::for_address(at), kind, Some(Protocol::TCP))?;
         socket.set_tcp_nodelay(true)?;
         socket.set_out_of_band_inline(true)?;
         socket.set_linger(Some(Duration::ZERO))?;
+        socket.set_mark(mark)?;
         socket.bind(&at.into())?;
         let from = socket.local_addr()?.as_socket();
         let from = from.ok_or_else(|| io::Error::other("a TCP socket without an address"))?;

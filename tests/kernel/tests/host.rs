@@ -254,7 +254,18 @@ fn only_the_pods_own_listeners_are_reached() -> Result<()> {
     assert_eq!(errno(&lab.a.connect(at(7005))), raw(Errno::CONNREFUSED));
     // The pod itself comes to its own by its VIP.
     let own = task.connect(at(7004))?;
-    assert_eq!(task.seen(&own)?.1.to_string(), at(7004));
+    let (local, peer) = task.seen(&own)?;
+    assert_eq!((local.ip().to_string(), peer.to_string()), (VIP.to_owned(), at(7004)));
+    let (accepted, from) = task.run(|| accept(&on_vip))??;
+    assert_eq!((from, task.seen(&accepted)?), (local, (peer, local)));
+    // From the same port a stranger is only itself.
+    socket2::SockRef::from(&own).set_linger(Some(std::time::Duration::ZERO))?;
+    drop((own, accepted));
+    let again = socket_in(&lab.site, Domain::IPV4, None)?;
+    again.set_reuse_address(true)?;
+    again.bind(&format!("{REAL}:{}", local.port()).parse::<SocketAddr>()?.into())?;
+    again.connect(&on_vip.local_addr()?.into())?;
+    assert_eq!(task.run(|| accept(&on_vip))??.1.ip().to_string(), REAL);
     assert!(is_quiet(&strangers)?);
     Ok(())
 }
@@ -269,6 +280,7 @@ fn what_the_relay_delivers_comes_from_the_peer() -> Result<()> {
         let socket = socket_in(&lab.site, Domain::IPV4, Some(format!("{REAL}:0").parse()?))?;
         let from = socket.local_addr()?.as_socket().context("an address")?;
         if let Some(peer) = peer {
+            socket.set_mark(RELAY_MARK)?;
             let peer = SocketAddr::new(peer.parse()?, from.port());
             lab.datapath()?.announce_peer(task.id, from, to.port(), peer)?;
         }
@@ -318,6 +330,7 @@ fn without_an_address_of_the_site_everything_goes_by_loopback() -> Result<()> {
     let from = delivery.local_addr()?.as_socket().context("an address")?;
     let peer = SocketAddr::new(to.ip(), from.port());
     datapath.announce_peer(task.id, from, own.port(), peer)?;
+    delivery.set_mark(RELAY_MARK)?;
     delivery.connect(&listener.local_addr()?.into())?;
     let (accepted, seen) = task.run(|| accept(&listener))??;
     assert_eq!(seen, peer);

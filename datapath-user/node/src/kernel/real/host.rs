@@ -140,7 +140,7 @@ impl Hosts {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         let at = real(&pod);
-        let socket = Bound::at(at)?;
+        let socket = Bound::at(at, RELAY_MARK)?;
         let peer = SocketAddr::new(peer, socket.from.port());
         let failed = |e: datapath_loader::MapError| io::Error::other(e);
         dp.announce_peer(id, socket.from, to.port(), peer).map_err(failed)?;
