@@ -121,11 +121,14 @@ fn serve(mut c: Command) -> Result<Child> {
     Ok(child)
 }
 
-/// Links, rules and routes of the machine.
+/// Links, rules and routes of the machine; of IPv6 the kernel says something by itself.
 fn network(p: &Product) -> Result<String> {
     let m = p.machines.get(MACHINE).context("machine")?;
     let mut c = wrapped(Some(&m.place.netns), None, Path::new("sh"));
-    stdout(c.args(["-c", "ip -o addr; ip rule; ip -6 rule; ip route show table all"]))
+    stdout(c.args([
+        "-c",
+        "ip -o link | cut -d: -f2; ip -4 -o addr; ip rule; ip -6 rule; ip -4 route show table all",
+    ]))
 }
 
 #[test]
