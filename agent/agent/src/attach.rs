@@ -127,6 +127,7 @@ impl NodeSocket {
 #[cfg(test)]
 mod tests {
     use axum::{Json, Router, http::StatusCode, routing::put};
+    use control_api::attach::VirtualAddress;
 
     use super::*;
 
@@ -141,8 +142,7 @@ mod tests {
         let attached = Attached {
             uid: "u".into(),
             domain: "d".parse().unwrap(),
-            vip: "10.0.0.1".parse().unwrap(),
-            prefix_len: 24,
+            addresses: vec![VirtualAddress { vip: "10.0.0.1".parse().unwrap(), prefix_len: 24 }],
             interface: "rl0".into(),
             netns_cookie: 7,
         };

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use cidr::Ipv4Cidr;
+use cidr::{Ipv4Cidr, Ipv6Cidr};
 use clap::Parser;
 use control_api::{attach, ids::NodeName};
 use control_identity::{client::ServerAddress, token::JoinToken};
@@ -43,8 +43,9 @@ pub(crate) struct Options {
     /// Names of network namespaces [default: /run/rlark]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// Addresses of pods on this machine [default: 10.244.0.0/24]
-    #[arg(long, value_name = "CIDR")]
+    /// Addresses of pods on this machine; of IPv4, and after a comma of IPv6, by which they reach the site's other pods alone
+    /// [default: 10.244.0.0/24, and the same below fd72:6c61:726b::]
+    #[arg(long, value_name = "CIDR[,CIDR]")]
     pod_cidr: Option<String>,
     /// Where the pods of all machines of this site are: they reach each other without address
     /// translation [default: the same as --pod-cidr]
@@ -78,6 +79,7 @@ pub(crate) struct Settings {
     pub data_dir: PathBuf,
     pub run_dir: PathBuf,
     pub pod_cidr: Ipv4Cidr,
+    pub pod_cidr6: Option<Ipv6Cidr>,
     pub site_cidr: Ipv4Cidr,
     pub bridge: String,
     pub cgroup: Option<PathBuf>,
@@ -110,7 +112,14 @@ impl Options {
             let path = a.or(b).unwrap_or_else(|| or.into());
             std::path::absolute(&path).with_context(|| format!("no path: {}", path.display()))
         };
+        let (cidr, cidr6) = match cidr.split_once(',') {
+            Some((v4, v6)) => (v4.trim().to_owned(), Some(v6.trim().to_owned())),
+            None => (cidr, None),
+        };
         let site = self.site_cidr.or(file.site_cidr).unwrap_or_else(|| cidr.clone());
+        let pod_cidr6 = cidr6
+            .map(|v6| v6.parse().with_context(|| format!("--pod-cidr {cidr},{v6}")))
+            .transpose()?;
         let token_file = self.token_file.or(file.token_file);
         let node_socket = dir(self.node_socket, file.node_socket, attach::SOCKET)?;
         // Keys, tokens and the door to the data path. What lies in /run/rlark is hidden anyway.
@@ -127,6 +136,7 @@ impl Options {
             data_dir: dir(self.data_dir, file.data_dir, "/var/lib/rlark/agent")?,
             run_dir: dir(self.run_dir, file.run_dir, "/run/rlark")?,
             pod_cidr: cidr.parse().with_context(|| format!("--pod-cidr {cidr}"))?,
+            pod_cidr6,
             site_cidr: site.parse().with_context(|| format!("--site-cidr {site}"))?,
             bridge: self.bridge.or(file.bridge).unwrap_or_else(|| "rlark0".to_owned()),
             cgroup: self.cgroup.or(file.cgroup),
@@ -197,6 +207,12 @@ mod tests {
         assert_eq!(error, "--labels x: KEY=VALUE is expected");
         let error = resolve(&["--server=https://a", "--pod-cidr=10.0.0.1/24"]).unwrap_err();
         assert_eq!(error.to_string(), "--pod-cidr 10.0.0.1/24");
+        let both = resolve(&["--server=https://a", "--name=n", "--pod-cidr=10.0.0.0/24,fd00::/64"])
+            .unwrap();
+        assert_eq!(both.pod_cidr6.unwrap().to_string(), "fd00::/64");
+        let error =
+            resolve(&["--server=https://a", "--pod-cidr=10.0.0.0/24,10.0.1.0/24"]).unwrap_err();
+        assert_eq!(error.to_string(), "--pod-cidr 10.0.0.0/24,10.0.1.0/24");
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("agent.toml");
         fs::write(&file, "sever = \"https://a\"\n").unwrap();

@@ -105,11 +105,16 @@ fn environment(task: &Task, raw: &RawTask, pod: &str, node: &NodeName) -> Vec<(S
     all
 }
 
-/// Variables that are known only once the pod has its addresses.
+/// Variables that are known only once the pod has its addresses: the first one, and all with commas between.
 #[must_use]
-pub(crate) fn address_environment(pod: IpAddr, vip: Option<IpAddr>) -> Vec<(String, String)> {
-    let mut found = vec![("POD_IP".to_owned(), pod.to_string())];
-    found.extend(vip.map(|vip| ("RLARK_VIP".to_owned(), vip.to_string())));
+pub(crate) fn address_environment(pod: &[IpAddr], vips: &[IpAddr]) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (name, addresses) in [("POD_IP", pod), ("RLARK_VIP", vips)] {
+        let all: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let Some(first) = all.first() else { continue };
+        found.push((name.to_owned(), first.clone()));
+        found.push((format!("{name}S"), all.join(",")));
+    }
     found
 }
 

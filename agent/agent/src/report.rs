@@ -41,6 +41,7 @@ pub(crate) async fn pod(
             "message": status.message,
             "node": status.node,
             "ip": status.ip,
+            "ips": status.ips,
             "restartCount": status.restart_count,
             "exitCode": status.exit_code,
         }});
@@ -98,6 +99,7 @@ fn pod_status(node: &str, view: &PodView, fare: &Fare) -> PodStatus {
         message: fare.message.clone(),
         node: node.to_owned(),
         ip: view.address.to_string(),
+        ips: view.addresses().iter().map(ToString::to_string).collect(),
         restart_count: Some(restarts(view)),
         exit_code: code,
     }

@@ -157,6 +157,7 @@ fn raw_config(settings: &Settings) -> RawConfig {
         cgroup: settings.cgroup.clone(),
         bridge: settings.bridge.clone(),
         pod_cidr: settings.pod_cidr,
+        pod_cidr6: settings.pod_cidr6,
         site_cidr: settings.site_cidr,
         hide: settings.hide.clone(),
     }

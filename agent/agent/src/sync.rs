@@ -184,8 +184,8 @@ async fn advance(task: &Task, uid: PodUid, context: &Context) -> Result<(), Sync
     let node = context.node.as_str();
     report::pod(&context.client.0, node, task, &view).await?;
     if !view.started {
-        let vip = attach(&view, context).await?;
-        runtime.add_environment(&uid, plan::address_environment(view.address.into(), vip))?;
+        let vips = attach(&view, context).await?;
+        runtime.add_environment(&uid, plan::address_environment(&view.addresses(), &vips))?;
         runtime.start(&uid).await?;
     } else if view.outcome().is_none() {
         reattach(&view, context).await;
@@ -198,14 +198,11 @@ async fn advance(task: &Task, uid: PodUid, context: &Context) -> Result<(), Sync
     Ok(())
 }
 
-/// Into the Domain, if the pod has one. Its virtual address.
-async fn attach(
-    view: &PodView,
-    context: &Context,
-) -> Result<Option<std::net::IpAddr>, AttachError> {
-    let Some(request) = attach_request(view)? else { return Ok(None) };
+/// Into the Domain, if the pod has one. Its virtual addresses.
+async fn attach(view: &PodView, context: &Context) -> Result<Vec<std::net::IpAddr>, AttachError> {
+    let Some(request) = attach_request(view)? else { return Ok(Vec::new()) };
     let attached = context.socket.attach(view.spec.uid.as_str(), &request).await?;
-    Ok(Some(attached.vip))
+    Ok(attached.addresses.iter().map(|a| a.vip).collect())
 }
 
 fn attach_request(view: &PodView) -> Result<Option<AttachRequest>, AttachError> {
@@ -250,8 +247,9 @@ async fn finish(task: &Task, uid: &PodUid, context: &Context) -> Result<(), Sync
             report::task(&context.client.0, task, after).await?;
         }
         sweep::remove(context, &view).await?;
+    } else {
+        report::delete_pod(&context.client.0, uid.as_str()).await?;
     }
-    report::delete_pod(&context.client.0, uid.as_str()).await?;
     let kept: Vec<&String> =
         task.finalizers().iter().filter(|f| *f != labels::AGENT_CLEANUP).collect();
     set_finalizers(task, &json!(kept), context).await.map(drop)

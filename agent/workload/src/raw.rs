@@ -6,7 +6,7 @@
 //! outlive the agent and a new one takes them over by [`RawRuntime::open`]. Needs root and
 //! Linux 5.4 (5.14 for killing a tree at once).
 
-mod address;
+pub mod address;
 mod babysit;
 mod cgroup;
 pub mod error;
@@ -28,13 +28,13 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     io,
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use cidr::Ipv4Cidr;
+use cidr::{Ipv4Cidr, Ipv6Cidr};
 use tokio::sync::{Mutex, watch};
 
 pub use self::layout::{Stage, Status};
@@ -68,6 +68,9 @@ pub struct RawConfig {
     pub bridge: String,
     /// The pods' addresses; the first is the bridge's.
     pub pod_cidr: Ipv4Cidr,
+    /// Where the pods have their IPv6 addresses, on a machine that has IPv6; `None`: derived from the other
+    /// ([`address::derived`]). They reach each other by them and nothing else.
+    pub pod_cidr6: Option<Ipv6Cidr>,
     /// Where pods are reached without being masqueraded: the site's pod ranges.
     pub site_cidr: Ipv4Cidr,
     /// Files and directories that no pod may see, beside this runtime's own and the machine's secrets.
@@ -79,6 +82,8 @@ pub struct RawConfig {
 pub struct PodView {
     pub spec: PodSpec,
     pub address: Ipv4Addr,
+    /// None where the machine has no IPv6.
+    pub address6: Option<Ipv6Addr>,
     /// Names the pod's network namespace.
     pub netns: PathBuf,
     /// The file behind the pod's `/etc/hosts`. Others may change it, in place.
@@ -89,6 +94,13 @@ pub struct PodView {
 }
 
 impl PodView {
+    /// All its addresses, the first first.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let v6 = self.address6.map(IpAddr::V6);
+        std::iter::once(self.address.into()).chain(v6).collect()
+    }
+
     /// How it ended, if it has.
     #[must_use]
     pub fn outcome(&self) -> Option<&Outcome> {
@@ -120,8 +132,12 @@ impl RawRuntime {
         if !link::is_link_name(&config.bridge) {
             return Err(SetupError::BridgeName { name: config.bridge });
         }
-        let network = PodNetwork::new(config.pod_cidr)
-            .ok_or_else(|| SetupError::SmallCidr { cidr: config.pod_cidr.to_string() })?;
+        let cidr = config.pod_cidr;
+        let v6 = link::has_ipv6().then(|| config.pod_cidr6.or_else(|| address::derived(cidr)));
+        let network = PodNetwork::new(cidr, v6.flatten()).ok_or_else(|| {
+            let v6 = config.pod_cidr6.map(|v6| format!(",{v6}"));
+            SetupError::SmallCidr { cidr: format!("{cidr}{}", v6.unwrap_or_default()) }
+        })?;
         let group = cgroup::base(config.cgroup.as_deref())?.join("rlark");
         let layout = Layout { data: config.data_dir.clone(), run: config.run_dir.clone() };
         let lock = take_directories(&layout)?;
@@ -211,8 +227,11 @@ impl RawRuntime {
             uid: spec.uid.clone(),
             cidr: self.network.cidr().to_string(),
         })?;
+        let v6 = self.network.v6(address);
         Ok(PodRecord {
             address,
+            address6: v6.map(|(address, _)| address),
+            prefix6: v6.map(|(_, prefix)| prefix),
             prefix: self.network.prefix(),
             gateway: self.network.gateway(),
             netns: self.layout.netns(&spec.uid),
@@ -357,6 +376,7 @@ fn view_of(dir: &PodDir, record: PodRecord) -> Result<PodView, PodError> {
     Ok(PodView {
         spec: record.spec,
         address: record.address,
+        address6: record.address6,
         netns: record.netns,
         hosts: dir.hosts(),
         started: record.started,

@@ -262,6 +262,32 @@ fn two_pods_talk_over_the_bridge() {
     });
 }
 
+fn ip(words: &str) -> String {
+    let out = std::process::Command::new("ip").args(words.split(' ')).output().unwrap();
+    assert!(out.status.success(), "ip {words}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+#[test]
+fn a_pod_with_an_earlier_ones_address_is_where_the_neighbours_look() {
+    on_a_machine(async |m: &Machine| {
+        let runtime = m.open().await;
+        let first = runtime.create(spec("a-0", "true")).await.unwrap();
+        let mac = |address: std::net::Ipv4Addr| {
+            let [a, b, c, d] = address.octets();
+            format!("02:72:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
+        };
+        assert!(ip("link show rlark0").contains(&mac([10, 244, 0, 1].into())), "the bridge's own");
+        let next = std::net::Ipv4Addr::from_bits(first.address.to_bits() + 1);
+        // As a pod of an older agent left it.
+        ip(&format!("neigh replace {next} lladdr 02:00:00:00:00:99 dev rlark0 nud stale"));
+        let second = runtime.create(spec("b-0", "true")).await.unwrap();
+        assert_eq!(second.address, next);
+        let known = ip(&format!("neigh show {next} dev rlark0"));
+        assert!(known.contains(&mac(next)), "{known}");
+    });
+}
+
 const SERVER: &str = "exec perl -MIO::Socket::INET -e '$|=1; $s=IO::Socket::INET->new(Listen=>1,\
                       LocalPort=>7000,ReuseAddr=>1) or die; print \"listening\\n\"; $c=$s->accept; \
                       print $c \"hello \".$c->peerhost.\"\\n\"; close $c'";

@@ -9,6 +9,7 @@
 //! | `GET /v1/attachments` | `Vec<Attached>` |
 //! | `GET /v1/flows` | `Vec<crate::session::Flow>` |
 //! | `GET /v1/doctor` | [`NodeReport`] |
+//! | `GET /v1/events` | [`crate::events::Event`], one a line, until the reader goes |
 //!
 //! A runtime starts a pod's processes only after `Attached`. A pod on the host network is a cgroup in the machine's own namespace
 //! ([`AttachRequest::cgroup`]); its processes are born in it, or in one below it.
@@ -47,13 +48,29 @@ pub struct AttachRequest {
 pub struct Attached {
     pub uid: String,
     pub domain: DomainName,
-    pub vip: IpAddr,
-    pub prefix_len: u8,
+    /// One per subnet of the Domain and in their order.
+    pub addresses: Vec<VirtualAddress>,
     /// Empty for a pod on the host network, which has no interface of its own.
     pub interface: String,
     /// By which the kernel knows the pod: its network namespace's cookie (`SO_NETNS_COOKIE`); of a pod on the host network its
     /// cgroup's id, with the highest bit set.
     pub netns_cookie: u64,
+}
+
+impl Attached {
+    /// Whether this is one of its virtual addresses.
+    #[must_use]
+    pub fn is_vip(&self, ip: IpAddr) -> bool {
+        self.addresses.iter().any(|a| a.vip == ip)
+    }
+}
+
+/// An address of the pod on [`INTERFACE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualAddress {
+    pub vip: IpAddr,
+    pub prefix_len: u8,
 }
 
 /// What the node knows of this machine and of itself.

@@ -3,7 +3,10 @@
 //! no files, no clocks.
 
 pub mod attach;
+pub mod cidr;
 pub mod crds;
+pub mod direct;
+pub mod events;
 pub mod ids;
 pub mod labels;
 pub mod names;

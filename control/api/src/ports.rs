@@ -8,10 +8,13 @@ use crate::ids::DomainName;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ports {
-    /// With a listening TCP socket that its VIP leads to.
+    /// With a listening TCP socket that its IPv4 VIP leads to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tcp: Vec<u16>,
-    /// With UDP sockets that are bound to the VIP alone, so that the pod's real address does not lead to them.
+    /// With one that its IPv6 VIP leads to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tcp6: Vec<u16>,
+    /// With UDP sockets that are bound to a VIP alone, so that the pod's real address does not lead to them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub udp_vip: Vec<u16>,
 }

@@ -16,6 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    direct::{DirectOffer, PeerMachine},
     ids::{ClusterId, DomainName, NodeRef},
     ports::{PodPorts, PortRange, Ports},
 };
@@ -38,6 +39,9 @@ pub mod hub {
     pub const DOMAIN_CERTIFICATES: &str = "/hub/v1/domain-certificates";
     /// `CarrierRequest` → `CarrierTicket`; nodes only. The hub sends the peer a [`super::DialRequest`].
     pub const CARRIERS: &str = "/hub/v1/carriers";
+    /// `CarrierRequest` → [`super::DirectOffer`], for an attempt past the hub alone; nodes only. The
+    /// hub sends the peer an [`crate::direct::ExpectRequest`].
+    pub const DIRECT: &str = "/hub/v1/direct";
     /// `GET`, admins: `Vec<super::NodeFlows>` of all connected nodes.
     pub const FLOWS: &str = "/hub/v1/flows";
     /// `GET`, admins: `Vec<super::MachineSession>`.
@@ -56,6 +60,8 @@ pub mod machine {
     pub const REPORT: &str = "/v1/report";
     /// Nodes: `POST` [`super::DialRequest`] → 202.
     pub const DIAL: &str = "/v1/dial";
+    /// Nodes: `POST` [`crate::direct::ExpectRequest`] → 202.
+    pub const EXPECT: &str = "/v1/expect";
     /// Nodes: `GET` → `Vec<super::Flow>`.
     pub const FLOWS: &str = "/v1/flows";
     /// Nodes: `POST` [`super::ProbeRequest`] → [`super::ProbeReport`].
@@ -175,6 +181,9 @@ pub struct CarrierRequest {
 #[serde(rename_all = "camelCase")]
 pub struct CarrierTicket {
     pub ticket: String,
+    /// How the peer may be reached past the hub, when one of the two listens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direct: Option<DirectOffer>,
 }
 
 impl std::fmt::Debug for CarrierTicket {
@@ -225,6 +234,16 @@ pub enum RouteUpdate {
         uid: String,
         ports: Option<Ports>,
     },
+    /// The machines behind the Domains' other nodes, all of them. A node that is not among them, or
+    /// with another machine than before, is cut off.
+    Peers {
+        peers: Vec<PeerMachine>,
+    },
+    /// One of them: another machine, or none any more.
+    Peer {
+        node: NodeRef,
+        machine: Option<String>,
+    },
     /// Sent every second: it bounds for how long a dead stream can make what is known of ports wrong.
     KeepAlive,
 }
@@ -245,6 +264,13 @@ pub enum NodeUpdate {
         domain: DomainName,
         uid: String,
     },
+    /// Where this node listens for direct carriers, whole: `addresses`, and at `port` of the address
+    /// that the hub sees it come from. Said by nodes that listen, at first and when it changes.
+    Direct {
+        addresses: Vec<SocketAddr>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<u16>,
+    },
     /// Every second, for the same reason as [`RouteUpdate::KeepAlive`].
     KeepAlive,
 }
@@ -254,7 +280,7 @@ pub enum NodeUpdate {
 #[serde(rename_all = "camelCase")]
 pub struct DomainRoutes {
     pub name: DomainName,
-    /// `network/prefix`.
+    /// `network/prefix`, or one of each address family with a comma between.
     pub cidr: String,
     /// The Domain's SSH certificate authority, OpenSSH public key text.
     pub ssh_ca: String,
@@ -274,19 +300,28 @@ pub struct DomainRoutes {
 pub struct Member {
     /// The data-plane pod's uid, which is the Pod object's name.
     pub uid: String,
-    pub vip: IpAddr,
+    /// Virtual addresses, one per subnet of the Domain and in their order.
+    pub vips: Vec<IpAddr>,
     /// Data-plane name and namespace.
     pub pod: String,
     pub pod_namespace: String,
     /// Where it runs.
     pub node: NodeRef,
-    /// The pod's real address; meaningful within its own site only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub local_ip: Option<IpAddr>,
+    /// The pod's real addresses, at most one per family; meaningful within its own site only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub local_ips: Vec<IpAddr>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub task: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub job: String,
+}
+
+impl Member {
+    /// The real address of the family of `vip`.
+    #[must_use]
+    pub fn real_for(&self, vip: IpAddr) -> Option<IpAddr> {
+        self.local_ips.iter().find(|real| real.is_ipv4() == vip.is_ipv4()).copied()
+    }
 }
 
 /// What the data path did with a connection.
@@ -311,7 +346,8 @@ pub struct Flow {
     pub to_pod: String,
     pub to: SocketAddr,
     pub verdict: Verdict,
-    /// `-` for direct flows, else the carrier's name, such as `hub:site-b/n1:bulk`.
+    /// `-` for direct flows, else the carrier's name, such as `hub:site-b/n1:bulk` or
+    /// `direct:site-b/n1:bulk`.
     pub carrier: String,
     pub state: FlowState,
     /// From the connecting side to the accepting one, and back.
@@ -320,6 +356,12 @@ pub struct Flow {
     /// The carrier's smoothed round-trip time in microseconds, when known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<u64>,
+    /// Segments that the kernel sent again: of a direct flow's own connection, else of its carrier, which it shares. `None`: no TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retransmits: Option<u64>,
+    /// Packets of a flow of datagrams that this node lost.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lost: u64,
     pub age_ms: u64,
     /// Whether this node is the connecting side of the flow.
     pub outgoing: bool,
@@ -372,6 +414,11 @@ pub struct NodeFlows {
     /// Counters of refusals by reason code.
     #[serde(default)]
     pub refusals: std::collections::BTreeMap<String, u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// A connected machine.

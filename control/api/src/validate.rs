@@ -3,9 +3,10 @@
 //! Called by the controllers (which put the findings into a condition, so that objects accepted by
 //! older API servers stay readable) and by tools before they submit.
 
-use std::{collections::BTreeSet, fmt, net::IpAddr};
+use std::collections::BTreeSet;
 
 use crate::{
+    cidr::Subnets,
     ids::DomainName,
     ports::PortRange,
     v1alpha1::{AgentType, DomainSpec, JobSpec, JobTask, TaskSpec, WorkflowSpec, WorkloadKind},
@@ -35,109 +36,6 @@ pub fn summary(errors: &[FieldError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// A subnet in CIDR form.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Cidr {
-    /// Host bits are zero.
-    network: IpAddr,
-    prefix: u8,
-}
-
-/// Why a text is not a subnet.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CidrError {
-    #[error("a subnet such as 10.0.1.0/24 is needed, but the field is empty")]
-    Empty,
-    #[error("{text:?} is not ADDRESS/PREFIX, such as 10.0.1.0/24 or fd00::/64")]
-    Syntax { text: String },
-    #[error("{text:?} has a prefix longer than {max} bits")]
-    Prefix { text: String, max: u8 },
-    #[error("{text:?} is not a subnet that pods can have: {what}")]
-    Reserved { text: String, what: &'static str },
-}
-
-impl Cidr {
-    #[must_use]
-    pub const fn network(&self) -> IpAddr {
-        self.network
-    }
-    #[must_use]
-    pub const fn prefix_len(&self) -> u8 {
-        self.prefix
-    }
-    /// Bits of an address of this family.
-    #[must_use]
-    pub const fn width(&self) -> u8 {
-        match self.network {
-            IpAddr::V4(_) => 32,
-            IpAddr::V6(_) => 128,
-        }
-    }
-    #[must_use]
-    pub fn contains(&self, ip: IpAddr) -> bool {
-        self.network.is_ipv4() == ip.is_ipv4() && masked(ip, self.prefix) == self.network
-    }
-    #[must_use]
-    pub fn overlaps(&self, other: &Self) -> bool {
-        self.contains(other.network) || other.contains(self.network)
-    }
-}
-
-fn masked(ip: IpAddr, prefix: u8) -> IpAddr {
-    match ip {
-        IpAddr::V4(ip) => {
-            let mask = u32::MAX.checked_shl(u32::from(32_u8.saturating_sub(prefix))).unwrap_or(0);
-            IpAddr::V4((u32::from(ip) & mask).into())
-        }
-        IpAddr::V6(ip) => {
-            let mask = u128::MAX.checked_shl(u32::from(128_u8.saturating_sub(prefix))).unwrap_or(0);
-            IpAddr::V6((u128::from(ip) & mask).into())
-        }
-    }
-}
-
-impl std::str::FromStr for Cidr {
-    type Err = CidrError;
-    /// Host bits may be set, as Go's `net.ParseCIDR` allows; they are dropped.
-    fn from_str(text: &str) -> Result<Self, CidrError> {
-        if text.is_empty() {
-            return Err(CidrError::Empty);
-        }
-        let syntax = |_| CidrError::Syntax { text: text.to_owned() };
-        let (ip, prefix) =
-            text.split_once('/').ok_or_else(|| CidrError::Syntax { text: text.to_owned() })?;
-        if prefix.is_empty() || !prefix.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(CidrError::Syntax { text: text.to_owned() });
-        }
-        let ip: IpAddr = ip.parse().map_err(|e: std::net::AddrParseError| syntax(e))?;
-        let max = if ip.is_ipv4() { 32 } else { 128 };
-        let prefix: u8 = prefix.parse().unwrap_or(u8::MAX);
-        if prefix > max {
-            return Err(CidrError::Prefix { text: text.to_owned(), max });
-        }
-        let network = masked(ip, prefix);
-        let what = if network.is_loopback() {
-            Some("loopback")
-        } else if network.is_multicast() {
-            Some("multicast")
-        } else if network.is_unspecified() {
-            Some("it starts at the unspecified address")
-        } else {
-            None
-        };
-        match what {
-            Some(what) => Err(CidrError::Reserved { text: text.to_owned(), what }),
-            None => Ok(Self { network, prefix }),
-        }
-    }
-}
-
-impl fmt::Display for Cidr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.network, self.prefix)
-    }
-}
-
 /// RFC 1123 label: lower-case letters, digits and `-`, at most `max` long.
 #[must_use]
 pub fn is_label(name: &str, max: usize) -> bool {
@@ -156,7 +54,7 @@ pub fn domain(name: &str, spec: &DomainSpec) -> Vec<FieldError> {
     if let Err(e) = name.parse::<DomainName>() {
         errors.push(FieldError::new("metadata.name", e.to_string()));
     }
-    if let Err(e) = spec.cidr.parse::<Cidr>() {
+    if let Err(e) = spec.cidr.parse::<Subnets>() {
         errors.push(FieldError::new("spec.cidr", e.to_string()));
     }
     for (i, text) in spec.allowed_ports.iter().enumerate() {

@@ -2,20 +2,19 @@
 
 use std::{io::Write as _, path::PathBuf, process::ExitCode, time::Duration};
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use bytes::Bytes;
+use anyhow::{Context as _, Result};
 use clap::Args as ClapArgs;
 use control_api::{
     attach::{NodeReport, SOCKET},
     session::{MachineRole, MachineSession, ProbeHop, ProbeReport, ProbeRequest, hub},
     v1alpha1::{Node, NodePhase, Pod},
 };
-use http_body_util::{BodyExt as _, Empty};
-use hyper_util::rt::TokioIo;
+use http_body_util::BodyExt as _;
 use kube::{Api, api::ListParams};
-use tokio::{net::UnixStream, time::timeout};
+use tokio::time::timeout;
 
 use crate::{
+    node,
     server::{Server, one_line},
     units,
 };
@@ -160,27 +159,9 @@ async fn this_machine(args: &Args, report: &mut Report) -> Result<()> {
 }
 
 async fn node_report(socket: &std::path::Path) -> Result<NodeReport> {
-    let stream = UnixStream::connect(socket)
-        .await
-        .with_context(|| format!("cannot connect to {}", socket.display()))?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let request = http::Request::get("/v1/doctor")
-        .header(http::header::HOST, "node")
-        .body(Empty::<Bytes>::new())?;
-    let call = async {
-        let answer = sender.send_request(request).await?;
-        let status = answer.status();
-        let body = answer.into_body().collect().await?.to_bytes();
-        if !status.is_success() {
-            bail!("rlark-node answered {status}");
-        }
-        Ok(serde_json::from_slice(&body)?)
-    };
-    tokio::select! {
-        answer = call => answer,
-        end = connection => Err(anyhow!("rlark-node closed the connection ({end:?})")),
-    }
+    let answer = node::get(socket, "/v1/doctor").await?;
+    let body = answer.body.collect().await?.to_bytes();
+    Ok(serde_json::from_slice(&body)?)
 }
 
 async fn prove(server: &Server, from: &str, to: &str, port: u16) -> Result<ExitCode> {

@@ -61,7 +61,8 @@ fn has_ended(flow: &Flow) -> bool {
 }
 
 fn table(all: &[NodeFlows], ended_too: bool) -> String {
-    let header = ["FROM", "TO", "PROTO", "VERDICT", "CARRIER", "STATE", "OUT", "IN", "RTT", "AGE"];
+    let header =
+        ["FROM", "TO", "PROTO", "VERDICT", "CARRIER", "STATE", "OUT", "IN", "RTT", "RETX", "AGE"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     let (ended, live): (Vec<_>, Vec<_>) = visible(all).partition(|f| has_ended(f));
     rows.extend(live.into_iter().map(row));
@@ -137,16 +138,21 @@ fn row(flow: &Flow) -> Vec<String> {
         verdict.to_owned(),
         if flow.carrier.is_empty() { "-".to_owned() } else { flow.carrier.clone() },
         state,
-        moved(flow, flow.bytes_out),
-        moved(flow, flow.bytes_in),
+        units::bytes(flow.bytes_out),
+        units::bytes(flow.bytes_in),
         flow.rtt_us.map_or_else(|| "-".to_owned(), units::rtt),
+        sent_again(flow),
         units::age(Duration::from_millis(flow.age_ms)),
     ]
 }
 
-/// Of a direct flow only the kernel's sockets know how much it moved.
-fn moved(flow: &Flow, bytes: u64) -> String {
-    if flow.verdict == Verdict::Direct && bytes == 0 { "-".to_owned() } else { units::bytes(bytes) }
+/// Segments that were sent again; of datagrams, what was lost and nobody sends again.
+fn sent_again(flow: &Flow) -> String {
+    match flow.retransmits {
+        _ if flow.lost > 0 => format!("{} lost", flow.lost),
+        Some(n) => n.to_string(),
+        None => "-".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -170,6 +176,8 @@ mod tests {
             bytes_out: 64 << 20,
             bytes_in: 10,
             rtt_us: Some(321),
+            retransmits: Some(3),
+            lost: 0,
             age_ms: 2000,
             outgoing,
             reason: String::new(),
@@ -197,11 +205,11 @@ mod tests {
     #[test]
     fn ended_flows_are_counted_and_shown_on_demand() {
         let ended = Flow { state: FlowState::Closed, ..flow(true, 6) };
-        let direct = Flow { verdict: Verdict::Direct, bytes_out: 0, bytes_in: 0, ..flow(true, 5) };
+        let direct = Flow { verdict: Verdict::Direct, lost: 2, ..flow(true, 5) };
         let all = [node("edge/robot-1", vec![direct, ended])];
         let text = table(&all, false);
         assert_eq!(text.lines().count(), 3, "{text}");
-        assert!(text.contains("1 ended not shown") && !text.contains("0 B"), "{text}");
+        assert!(text.contains("1 ended not shown") && text.contains(" 2 lost "), "{text}");
         assert_eq!(table(&all, true).lines().count(), 3);
     }
 }

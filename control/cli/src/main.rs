@@ -2,8 +2,10 @@
 //! finding out why two pods do not talk.
 
 mod doctor;
+mod events;
 mod flows;
 mod logs;
+mod node;
 mod server;
 mod token;
 mod units;
@@ -38,6 +40,8 @@ enum Command {
     Logs(logs::Args),
     /// Show the connections of the virtual networks as they are now.
     Flows(flows::Args),
+    /// Show what happens on this machine's node, as it happens: flows, refusals, carriers.
+    Events(events::Args),
     /// Check server, sessions and this machine; with --from and --to, prove a path hop by hop.
     Doctor(doctor::Args),
 }
@@ -61,6 +65,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Token(command) => token::run(&server().await?, command).await,
         Command::Logs(args) => logs::run(&server().await?, args).await,
         Command::Flows(args) => flows::run(&server().await?, args).await,
+        Command::Events(args) => events::run(args).await,
         Command::Doctor(args) => doctor::run(server().await, args).await,
     }
 }

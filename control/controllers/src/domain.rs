@@ -5,9 +5,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use control_api::{
+    cidr::Subnets,
     labels,
     v1alpha1::{Domain, DomainPeer, DomainPeerSpec, DomainStatus, Pod},
-    validate::{self, Cidr},
+    validate,
 };
 use control_plan::{
     addresses::{Allocated, allocate},
@@ -63,8 +64,8 @@ pub(crate) async fn reconcile(
     let name = names::of_domain(&domain);
     let pods = ctx.stores.pods.state_filter(|p| p.spec.domain == name && is_entitled(p, &ctx));
     let mut new = domain.status.clone().unwrap_or_default();
-    let (cidr, fault) = match (cidr_of(&domain), new.cidr.parse::<Cidr>()) {
-        (Ok(cidr), _) => (cidr, None),
+    let (subnets, fault) = match (subnets_of(&domain), new.cidr.parse::<Subnets>()) {
+        (Ok(subnets), _) => (subnets, None),
         // A slip in an edit must not take the network from the pods that run.
         (Err(message), Ok(last)) => (last, Some(format!("{message}; {last} stays in use"))),
         (Err(message), Err(_none_yet)) => {
@@ -76,16 +77,16 @@ pub(crate) async fn reconcile(
         let key = ObjectRef::new(task).within(namespace);
         ctx.stores.tasks.get(&key).and_then(|t| peers::job_of_task(&t))
     });
-    let allocated = allocate(&cidr, &claims, &new.ip_allocations);
-    new.cidr = cidr.to_string();
+    let allocated = allocate(&subnets, &claims, &new.ip_allocations);
+    new.cidr = subnets.to_string();
     new.ip_allocations.clone_from(&allocated.allocations);
     let finding = match (fault, ports_fault(&domain)) {
         (Some(message), _) => Finding::no(READY, "InvalidCIDR", message),
         (None, Some(message)) => Finding::no(READY, "InvalidPorts", message),
-        (None, None) => judge(&domain, &cidr, &allocated, &ctx),
+        (None, None) => judge(&domain, &subnets, &allocated, &ctx),
     };
     report(&domain, &mut new, finding, &ctx).await?;
-    peers_of(&domain, &cidr, &pods, &allocated, &ctx).await
+    peers_of(&domain, &subnets, &pods, &allocated, &ctx).await
 }
 
 fn is_entitled(pod: &Pod, ctx: &Context) -> bool {
@@ -105,29 +106,29 @@ fn ports_fault(domain: &Domain) -> Option<String> {
     (!errors.is_empty()).then(|| validate::summary(&errors))
 }
 
-fn cidr_of(domain: &Domain) -> Result<Cidr, String> {
+fn subnets_of(domain: &Domain) -> Result<Subnets, String> {
     let mut errors = validate::domain(names::of_domain(domain), &domain.spec);
     errors.retain(|e| !e.field.starts_with(PORTS));
     if errors.is_empty() {
-        domain.spec.cidr.parse::<Cidr>().map_err(|e| e.to_string())
+        domain.spec.cidr.parse::<Subnets>().map_err(|e| e.to_string())
     } else {
         Err(validate::summary(&errors))
     }
 }
 
-fn judge(domain: &Domain, cidr: &Cidr, allocated: &Allocated, ctx: &Context) -> Finding {
+fn judge(domain: &Domain, subnets: &Subnets, allocated: &Allocated, ctx: &Context) -> Finding {
     if let Some(first) = allocated.unserved.first() {
         let n = allocated.unserved.len();
-        let message = format!("{cidr} has no address left for {n} pods, such as {first}");
+        let message = format!("{subnets} has no address left for {n} pods, such as {first}");
         return Finding::no(READY, "Exhausted", message);
     }
-    if let Some((other, its)) = peers::overlapped_by(domain, cidr, &ctx.stores.domains.state()) {
+    if let Some((other, its)) = peers::overlapped_by(domain, subnets, &ctx.stores.domains.state()) {
         let message = format!(
-            "{cidr} overlaps {its} of Domain {other}; addresses are given out, but are not unique between the two"
+            "{subnets} overlaps {its} of Domain {other}; addresses are given out, but are not unique between the two"
         );
         return Finding::no(READY, "OverlappingCIDR", message);
     }
-    Finding::yes(READY, "AddressesGiven", format!("every pod has an address of {cidr}"))
+    Finding::yes(READY, "AddressesGiven", format!("every pod has an address of {subnets}"))
 }
 
 /// Writes the status and, when the finding is news, says so.
@@ -156,7 +157,7 @@ async fn report(
 
 async fn peers_of(
     domain: &Domain,
-    cidr: &Cidr,
+    subnets: &Subnets,
     pods: &[Arc<Pod>],
     allocated: &Allocated,
     ctx: &Context,
@@ -169,7 +170,7 @@ async fn peers_of(
         .into_iter()
         .filter_map(|p| Some((p.metadata.namespace.clone()?, p)))
         .collect();
-    let mut wanted = peers::peers(cidr, pods, allocated, "");
+    let mut wanted = peers::peers(subnets, pods, allocated, "");
     let mut incomplete = false;
     if !wanted.is_empty() {
         match authority(domain, ctx).await? {

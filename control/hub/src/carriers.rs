@@ -7,13 +7,17 @@ use std::{
 };
 
 use axum::{Extension, Json, extract::State};
-use control_api::session::{CarrierRequest, CarrierTicket, DialRequest, machine};
+use control_api::{
+    ids::NodeRef,
+    session::{CarrierRequest, CarrierTicket, DialRequest, machine},
+};
 use control_identity::{KeyHash, to_hex};
 use http::{Method, StatusCode};
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 
 use crate::{
     Caller, Hub,
+    direct::{Offers, offers},
     policy::{Body, machine_of},
     refuse::Refused,
     sessions::CallError,
@@ -68,7 +72,7 @@ impl Tickets {
         }
         let hash = KeyHash::of_spki(ticket.as_bytes());
         open.insert(hash, Ticket { expires: now + TICKET_LIFE, presented: false, ends });
-        Ok(Some(CarrierTicket { ticket }))
+        Ok(Some(CarrierTicket { ticket, direct: None }))
     }
 
     /// One end shows a ticket. Looked up by hash, so the time it takes tells nothing about others.
@@ -99,59 +103,88 @@ impl Tickets {
     }
 }
 
+/// The two nodes of a request.
+pub(crate) struct Pair<'a> {
+    pub(crate) asker: &'a NodeRef,
+    pub(crate) peer: &'a NodeRef,
+    member: Option<Member>,
+}
+
+impl<'a> Pair<'a> {
+    /// Both must host a member of the Domain.
+    pub(crate) async fn check(
+        hub: &Hub,
+        caller: &'a Caller,
+        request: &'a CarrierRequest,
+    ) -> Result<Self, Refused> {
+        let (certificate, _, asker) = machine_of(caller)?;
+        let (domain, peer) = (&request.domain, &request.peer);
+        if asker == peer {
+            return Err(Refused::bad("same-node", format!("{asker} asks for a carrier to itself")));
+        }
+        let mut networks = hub.inner.network.subscribe();
+        // Without an answer it goes on with what is known.
+        drop(timeout(PATIENCE, networks.wait_for(Option::is_some)).await);
+        let network = hub.inner.network.current();
+        for host in [asker, peer] {
+            if !network.hosts(domain, host) {
+                return Err(Refused::forbidden(
+                    "not-a-host",
+                    format!("{host} hosts no pod of Domain {domain}"),
+                ));
+            }
+        }
+        Ok(Self { asker, peer, member: Member::of(certificate) })
+    }
+}
+
+/// The peer's answer to what it was told.
+pub(crate) fn told(answer: Result<serde::de::IgnoredAny, CallError>) -> Result<(), Refused> {
+    answer.map(drop).map_err(|error| {
+        let reason = match &error {
+            CallError::Offline(_) => "peer-offline",
+            CallError::Refused { .. } => "peer-refused",
+            _ => "peer-unreachable",
+        };
+        Refused::new(StatusCode::BAD_GATEWAY, reason, error.to_string())
+    })
+}
+
 /// `POST /hub/v1/carriers`: both nodes must host a member of the Domain, and the peer must be told.
 pub(crate) async fn carrier(
     State(hub): State<Hub>,
     Extension(caller): Extension<Caller>,
     Body(request): Body<CarrierRequest>,
 ) -> Result<Json<CarrierTicket>, Refused> {
-    let (certificate, _, node) = machine_of(&caller)?;
-    let (domain, peer) = (&request.domain, &request.peer);
-    if node == peer {
-        return Err(Refused::bad("same-node", format!("{node} asks for a carrier to itself")));
-    }
     let patience = tokio::time::Instant::now() + PATIENCE;
-    let mut networks = hub.inner.network.subscribe();
-    // Without an answer it goes on with what is known.
-    drop(timeout_at(patience, networks.wait_for(Option::is_some)).await);
-    let network = hub.inner.network.current();
-    for host in [node, peer] {
-        if !network.hosts(domain, host) {
-            return Err(Refused::forbidden(
-                "not-a-host",
-                format!("{host} hosts no pod of Domain {domain}"),
-            ));
-        }
+    let mut pair = Pair::check(&hub, &caller, &request).await?;
+    drop(timeout_at(patience, hub.inner.sessions.node_opened(pair.peer)).await);
+    let ends = pair.member.take().into_iter().chain(hub.inner.sessions.node_member(pair.peer));
+    let failed = |e| Refused::internal("making a ticket", &e);
+    let ticket = hub.inner.tickets.open(Instant::now(), ends.collect()).map_err(failed)?;
+    let ticket = ticket.ok_or_else(|| {
+        Refused::new(StatusCode::TOO_MANY_REQUESTS, "too-many-tickets", "too many open tickets")
+    })?;
+    let (mut for_peer, mut for_asker) = (ticket.clone(), ticket);
+    if let Some(Offers { asker, peer }) = offers(&hub, &pair).map_err(failed)? {
+        for_peer.direct = Some(peer);
+        // Without an address there is nothing for it to try.
+        for_asker.direct = Some(asker).filter(|offer| !offer.addresses.is_empty());
     }
-    drop(timeout_at(patience, hub.inner.sessions.node_opened(peer)).await);
-    let ends = Member::of(certificate).into_iter().chain(hub.inner.sessions.node_member(peer));
-    let ticket = hub
-        .inner
-        .tickets
-        .open(Instant::now(), ends.collect())
-        .map_err(|e| Refused::internal("making a ticket", &e))?
-        .ok_or_else(|| {
-            Refused::new(StatusCode::TOO_MANY_REQUESTS, "too-many-tickets", "too many open tickets")
-        })?;
+    let Pair { asker, peer, .. } = pair;
     let dial = DialRequest {
-        domain: domain.clone(),
-        peer: node.clone(),
+        domain: request.domain.clone(),
+        peer: asker.clone(),
         lane: request.lane,
-        ticket: ticket.clone(),
+        ticket: for_peer,
     };
-    let told: Result<serde::de::IgnoredAny, CallError> =
-        hub.inner.sessions.call_node(peer, Method::POST, machine::DIAL, Some(&dial)).await;
-    if let Err(error) = told {
-        hub.inner.tickets.withdraw(&ticket.ticket);
-        let reason = match &error {
-            CallError::Offline(_) => "peer-offline",
-            CallError::Refused { .. } => "peer-refused",
-            _ => "peer-unreachable",
-        };
-        return Err(Refused::new(StatusCode::BAD_GATEWAY, reason, error.to_string()));
+    let call = hub.inner.sessions.call_node(peer, Method::POST, machine::DIAL, Some(&dial)).await;
+    if let Err(refused) = told(call) {
+        hub.inner.tickets.withdraw(&for_asker.ticket);
+        return Err(refused);
     }
-    tracing::debug!(%domain, %node, %peer, lane = ?request.lane, "carrier ticket given");
-    Ok(Json(ticket))
+    tracing::debug!(domain = %request.domain, node = %asker, %peer, lane = ?request.lane, "carrier ticket given");
+    Ok(Json(for_asker))
 }
 
 #[cfg(test)]

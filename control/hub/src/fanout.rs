@@ -74,7 +74,10 @@ pub(crate) async fn probe(
     let Some(to) = member(&request.to) else {
         return failed("membership", why_no_member(&hub, domain, &request.to).await);
     };
-    let joined = |m: &control_api::session::Member| format!("{} is {} on {}", m.pod, m.vip, m.node);
+    let joined = |m: &control_api::session::Member| {
+        let vips: Vec<String> = m.vips.iter().map(ToString::to_string).collect();
+        format!("{} is {} on {}", m.pod, vips.join(" and "), m.node)
+    };
     let mut hops = vec![ProbeHop {
         hop: "membership".to_owned(),
         ok: true,

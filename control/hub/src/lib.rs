@@ -7,12 +7,14 @@
 //! and runs [`Hub::run`].
 
 mod carriers;
+mod direct;
 mod domain_ca;
 mod enrol;
 mod fanout;
 mod logs;
 mod machines;
 mod network;
+mod peers;
 mod policy;
 mod ports;
 mod push;
@@ -90,6 +92,7 @@ struct Inner {
     domains: DomainAuthorities,
     network: Published,
     open_ports: ports::OpenPorts,
+    addresses: direct::Addresses,
     tickets: carriers::Tickets,
     relay: relay::Limits,
 }
@@ -113,6 +116,7 @@ impl Hub {
                 domains: DomainAuthorities::new(client.clone()),
                 network: Published::default(),
                 open_ports: ports::OpenPorts::default(),
+                addresses: direct::Addresses::default(),
                 tickets: carriers::Tickets::default(),
                 relay: relay::Limits::default(),
                 authority,

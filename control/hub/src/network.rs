@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -10,7 +11,7 @@ use control_api::{
     ids::{ClusterId, DomainName, NodeRef},
     ports::PortRange,
     session::{DomainRoutes, Member, RouteUpdate},
-    v1alpha1::{Domain, Pod, PodPhase},
+    v1alpha1::{Domain, IpAllocation, Pod, PodPhase, PodStatus},
 };
 use tokio::sync::watch;
 
@@ -118,23 +119,32 @@ fn allowed_ports(domain: &Domain) -> Option<Vec<PortRange>> {
 }
 
 fn members(domain: &Domain, live: &HashMap<String, &Pod>) -> Vec<Member> {
-    let allocations = domain.status.iter().flat_map(|s| &s.ip_allocations);
-    let mut members: Vec<Member> = allocations
-        .filter_map(|a| {
-            let pod = live.get(&a.pod)?;
+    // A pod has one for each subnet, in their order.
+    let mut by_pod: BTreeMap<&str, Vec<&IpAllocation>> = BTreeMap::new();
+    for a in domain.status.iter().flat_map(|s| &s.ip_allocations) {
+        by_pod.entry(&a.pod).or_default().push(a);
+    }
+    let mut members: Vec<Member> = by_pod
+        .into_iter()
+        .filter_map(|(key, addresses)| {
+            let (pod, a) = (live.get(key)?, addresses.first()?);
             let name = domain.metadata.name.as_deref()?;
             if pod.spec.domain != name {
+                return None;
+            }
+            let vips: Vec<IpAddr> = addresses.iter().filter_map(|a| a.ip.parse().ok()).collect();
+            if vips.is_empty() {
                 return None;
             }
             let status = pod.status.as_ref()?;
             let cluster = ClusterId::from_namespace(pod.metadata.namespace.as_deref()?)?;
             Some(Member {
                 uid: pod.metadata.name.clone()?,
-                vip: a.ip.parse().ok()?,
+                vips,
                 pod: pod.spec.pod_name.clone(),
                 pod_namespace: pod.spec.pod_namespace.clone(),
                 node: NodeRef { cluster, node: status.node.parse().ok()? },
-                local_ip: status.ip.parse().ok(),
+                local_ips: real_addresses(status),
                 task: a.task.clone(),
                 job: a.job.clone(),
             })
@@ -142,6 +152,16 @@ fn members(domain: &Domain, live: &HashMap<String, &Pod>) -> Vec<Member> {
         .collect();
     members.sort_by(|a, b| a.uid.cmp(&b.uid));
     members
+}
+
+/// An older agent says the first one only.
+fn real_addresses(status: &PodStatus) -> Vec<IpAddr> {
+    let all = status.ips.iter().filter_map(|ip| ip.parse().ok());
+    let mut all: Vec<IpAddr> = all.collect();
+    if all.is_empty() {
+        all.extend(status.ip.parse::<IpAddr>());
+    }
+    all
 }
 
 /// The updates that lead from `old` to `new`; both are sorted by name, members by uid. Members
@@ -220,7 +240,7 @@ impl Published {
 
 #[cfg(test)]
 mod tests {
-    use control_api::v1alpha1::{DomainSpec, DomainStatus, IpAllocation, PodSpec, PodStatus};
+    use control_api::v1alpha1::{DomainSpec, DomainStatus, PodSpec};
 
     use super::*;
 
@@ -302,6 +322,23 @@ mod tests {
     }
 
     #[test]
+    fn a_member_has_an_address_of_each_subnet_in_their_order() {
+        let key = "rlark-a/rlark-system/actor-0";
+        let both = domain(&[("fd00::2", key), ("10.0.1.2", key)]);
+        let mut one = pod("a", "u1", "actor-0", PodPhase::Running);
+        let told = |pod: &Arc<Pod>| {
+            let network = Network::build(&[Arc::clone(&both)], &[Arc::clone(pod)], &cas());
+            let members = network.view(&"a/n1".parse().unwrap())[0].members.clone();
+            assert_eq!(members.len(), 1);
+            (format!("{:?}", members[0].vips), format!("{:?}", members[0].local_ips))
+        };
+        assert_eq!(told(&one), ("[fd00::2, 10.0.1.2]".into(), "[10.9.0.2]".into()));
+        Arc::make_mut(&mut one).status.as_mut().unwrap().ips =
+            vec!["10.9.0.2".into(), "fd09::2".into()];
+        assert_eq!(told(&one).1, "[10.9.0.2, fd09::2]");
+    }
+
+    #[test]
     fn another_subnet_counts_together_with_its_addresses() {
         let mut edited = domain(&[("10.0.1.2", "rlark-a/rlark-system/actor-0")]);
         let pods = [pod("a", "u1", "actor-0", PodPhase::Running)];
@@ -359,7 +396,7 @@ mod tests {
                     let d = state.iter_mut().find(|d| d.name == domain).unwrap();
                     d.members.retain(|m| m.uid != uid);
                 }
-                RouteUpdate::Ports { .. } | RouteUpdate::KeepAlive => {}
+                _ => {}
             }
         }
         state.sort_by(|a, b| a.name.cmp(&b.name));
@@ -372,7 +409,7 @@ mod tests {
         let mut fewer = base.clone();
         fewer[0].members.pop();
         let mut moved = base.clone();
-        moved[0].members[0].vip = "10.0.1.9".parse().unwrap();
+        moved[0].members[0].vips = vec!["10.0.1.9".parse().unwrap()];
         let mut other_cidr = base.clone();
         other_cidr[0].cidr = "10.0.2.0/24".to_owned();
         let mut policed = base.clone();

@@ -16,7 +16,7 @@ use control_api::{
 use control_identity::{peer::Peer, principal::Principal};
 use http::StatusCode;
 
-use crate::{Caller, Hub, carriers, domain_ca, enrol, fanout, refuse::Refused, tokens};
+use crate::{Caller, Hub, carriers, direct, domain_ca, enrol, fanout, refuse::Refused, tokens};
 
 /// Who may use a route. Checked before the body is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +127,7 @@ pub fn routes() -> RouteTable {
         .on(MethodFilter::POST, hub::RENEW, Policy::MachineInGrace, enrol::renew)
         .on(MethodFilter::POST, hub::DOMAIN_CERTIFICATES, Policy::Nodes, domain_ca::certificate)
         .on(MethodFilter::POST, hub::CARRIERS, Policy::Nodes, carriers::carrier)
+        .on(MethodFilter::POST, hub::DIRECT, Policy::Nodes, direct::direct)
         .on(MethodFilter::GET, hub::FLOWS, Policy::Admins, fanout::flows)
         .on(MethodFilter::GET, hub::SESSIONS, Policy::Admins, fanout::sessions)
         .on(MethodFilter::POST, hub::TOKENS, Policy::Admins, tokens::create)
@@ -181,6 +182,7 @@ mod tests {
                 ("POST", "/renew", Policy::MachineInGrace),
                 ("POST", "/hub/v1/domain-certificates", Policy::Nodes),
                 ("POST", "/hub/v1/carriers", Policy::Nodes),
+                ("POST", "/hub/v1/direct", Policy::Nodes),
                 ("GET", "/hub/v1/flows", Policy::Admins),
                 ("GET", "/hub/v1/sessions", Policy::Admins),
                 ("POST", "/hub/v1/tokens", Policy::Admins),

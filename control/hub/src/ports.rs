@@ -123,19 +123,20 @@ impl OpenPorts {
 
 /// As [`Ports`] promises, whatever the node sent; `None`: too many.
 fn tidy(mut ports: Ports) -> Option<Ports> {
-    for list in [&mut ports.tcp, &mut ports.udp_vip] {
+    for list in [&mut ports.tcp, &mut ports.tcp6, &mut ports.udp_vip] {
         list.sort_unstable();
         list.dedup();
         list.retain(|port| *port != 0);
     }
-    (ports.tcp.len() + ports.udp_vip.len() <= MAX_PORTS).then_some(ports)
+    (ports.tcp.len() + ports.tcp6.len() + ports.udp_vip.len() <= MAX_PORTS).then_some(ports)
 }
 
 /// Reads a node's report, again when it ended, until dropped with its session.
 pub(crate) async fn collect(hub: &Hub, by: Source, sender: SendRequest<Body>) {
     let words = Said { open: &hub.inner.open_ports, by };
+    let _listens = Listens { hub, by: words.by.clone() };
     loop {
-        let end = read(words.open, &words.by, sender.clone()).await;
+        let end = read(hub, &words.by, sender.clone()).await;
         tracing::debug!(node = %words.by.node, ?end, "a report of ports ended");
         words.open.keep_only(&words.by, &[]);
         tokio::time::sleep(RETRY).await;
@@ -154,7 +155,20 @@ impl Drop for Said<'_> {
     }
 }
 
-async fn read(open: &OpenPorts, by: &Source, mut sender: SendRequest<Body>) -> Result<(), String> {
+/// As [`Said`], of where the node listens.
+struct Listens<'a> {
+    hub: &'a Hub,
+    by: Source,
+}
+
+impl Drop for Listens<'_> {
+    fn drop(&mut self) {
+        self.hub.inner.addresses.forget(&self.by);
+    }
+}
+
+async fn read(hub: &Hub, by: &Source, mut sender: SendRequest<Body>) -> Result<(), String> {
+    let open = &hub.inner.open_ports;
     let request = Request::get(format!("http://machine{}", machine::REPORT)).body(Body::empty());
     let request = request.map_err(|e| e.to_string())?;
     let answer = timeout(SILENCE, sender.send_request(request)).await;
@@ -179,6 +193,10 @@ async fn read(open: &OpenPorts, by: &Source, mut sender: SendRequest<Body>) -> R
             }
             NodeUpdate::Pod { pod } => open.put(by, pod),
             NodeUpdate::PodGone { domain, uid } => open.remove(by, (domain, uid)),
+            NodeUpdate::Direct { addresses, port } => {
+                let seen = hub.inner.sessions.remote_of(&by.node);
+                hub.inner.addresses.put(by, addresses, seen, port);
+            }
             NodeUpdate::KeepAlive => {}
         }
     }
@@ -244,7 +262,7 @@ mod tests {
     use super::*;
 
     fn pod(uid: &str, tcp: &[u16]) -> PodPorts {
-        let ports = Ports { tcp: tcp.to_vec(), udp_vip: vec![] };
+        let ports = Ports { tcp: tcp.to_vec(), ..Ports::default() };
         PodPorts { domain: "d".parse().unwrap(), uid: uid.to_owned(), ports }
     }
 

@@ -18,6 +18,7 @@ use tokio::{
 use crate::{
     Hub,
     network::diff,
+    peers::ToldPeers,
     ports::{Changed, Told},
 };
 
@@ -63,6 +64,8 @@ async fn feed(hub: &Hub, node: &NodeRef, lines: &mpsc::Sender<Bytes>) {
     let mut told: Option<Vec<DomainRoutes>> = None;
     let mut ports = hub.inner.open_ports.subscribe();
     let mut told_ports = Told::default();
+    let mut standing = hub.inner.standing.changes();
+    let mut told_peers = ToldPeers::default();
     let mut keep_alive = interval(KEEP_ALIVE);
     keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -73,6 +76,7 @@ async fn feed(hub: &Hub, node: &NodeRef, lines: &mpsc::Sender<Bytes>) {
                 None => vec![RouteUpdate::Snapshot { domains: view.clone() }],
                 Some(told) => diff(told, &view),
             };
+            updates.extend(told_peers.news(hub, node, &view));
             updates.extend(told_ports.all(hub, node, &view));
             for update in &updates {
                 if !send(lines, update).await {
@@ -98,6 +102,17 @@ async fn feed(hub: &Hub, node: &NodeRef, lines: &mpsc::Sender<Bytes>) {
                     (Ok(_), None) => {}
                     (Err(RecvError::Lagged(_)), _) => break,
                     (Err(RecvError::Closed), _) => return,
+                },
+                changed = standing.changed() => match (changed, &told) {
+                    (Ok(()), Some(view)) => {
+                        for line in told_peers.news(hub, node, view) {
+                            if !send(lines, &line).await {
+                                return;
+                            }
+                        }
+                    }
+                    (Ok(()), None) => {}
+                    (Err(_), _) => return,
                 },
                 _ = keep_alive.tick() => {
                     // Before the snapshot nothing else may be said.

@@ -6,6 +6,7 @@
 //!      └── 5 s, bad hello ─▶ closed     └── ticket expired, other side gone ─▶ closed
 //! ```
 
+mod paths;
 mod splicers;
 
 use std::{
@@ -19,7 +20,7 @@ use std::{
 };
 
 use control_api::session::{RELAY_HELLO, RELAY_PAIRED};
-use datapath_net::sockets;
+use datapath_net::path;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -113,6 +114,9 @@ impl Hub {
         halt_poll: Duration,
         stop: CancellationToken,
     ) -> io::Result<()> {
+        if let Err(error) = path::prepare(&listener) {
+            tracing::debug!(%error, "carriers over long paths will have small windows");
+        }
         let splicers = Arc::new(Splicers::start(halt_poll)?);
         let mut connections = JoinSet::new();
         loop {
@@ -147,6 +151,8 @@ impl Hub {
         let relay = &self.inner.relay;
         let counted = Counted::new(&relay.unpaired);
         stream.set_nodelay(true)?;
+        // A stranger must not fill what its listener was given for long paths.
+        path::at_rest(&stream)?;
         let Ok(ticket) = timeout(HELLO_TIMEOUT, hello(&mut stream)).await else {
             return Err(RelayError::Late);
         };
@@ -159,16 +165,13 @@ impl Hub {
                 drop(counted);
                 let _paired = Counted::new(&relay.paired);
                 join(&mut stream, &mut partner).await?;
-                for end in [&stream, &partner] {
-                    if let Err(error) = sockets::suit_path(end) {
-                        tracing::debug!(%error, "a carrier keeps the machine's congestion control");
-                    }
-                }
+                let suited = paths::suit([&stream, &partner]);
                 tokio::select! {
                     end = splicers.join(stream, partner) => {
                         tracing::debug!(?end, "relayed carrier ended");
                         Ok(())
                     }
+                    () = suited => Ok(()),
                     () = self.removal_of_any(&ends) => Err(RelayError::Removed),
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -153,6 +153,11 @@ impl Sessions {
         let mut nodes: Vec<NodeRef> = nodes.map(|(_, n)| n.clone()).collect();
         nodes.sort();
         nodes
+    }
+
+    /// The address that the session of `node` comes from.
+    pub(crate) fn remote_of(&self, node: &NodeRef) -> Option<IpAddr> {
+        self.lock().get(&(MachineRole::Node, node.clone())).map(|live| live.remote.ip())
     }
 
     /// Waits until `node` has a session.

@@ -4,7 +4,10 @@
 //! records are watched, so that asking costs a look-up in memory and an answer is as old as the
 //! watch's delivery: milliseconds, in one process. One writer: [`follow`], which `Hub::run` runs.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use control_api::{ids::NodeRef, labels::SYSTEM_NAMESPACE, session::MachineRole};
 use control_identity::{KeyHash, peer::Peer};
@@ -82,6 +85,23 @@ impl Standing {
         if timeout(PATIENCE, known).await.is_err() {
             tracing::warn!(machine = member.shown, "a new record is not seen yet");
         }
+    }
+
+    /// Told of changes of who is enrolled.
+    pub(crate) fn changes(&self) -> watch::Receiver<impl Sized> {
+        self.0.subscribe()
+    }
+
+    /// Those of `nodes` that stand, each with the name of its key; `None` before the first list.
+    pub(crate) fn keys_of<'a>(
+        &self,
+        role: MachineRole,
+        nodes: impl IntoIterator<Item = &'a NodeRef>,
+    ) -> Option<BTreeMap<NodeRef, String>> {
+        let index = self.0.borrow();
+        let index = index.as_ref()?;
+        let key = |node: &NodeRef| index.get(&machines::record_name(role, node)).cloned();
+        Some(nodes.into_iter().filter_map(|node| Some((node.clone(), key(node)?))).collect())
     }
 
     fn put(&self, map: &ConfigMap) {

@@ -4,13 +4,19 @@
 //! the entries of pods that are gone (stale), the one longest gone at the front, then those of live
 //! pods. A pod that returns under its old key gets its old address. Stale entries give way when
 //! they are too many, and one by one when no other address is left.
+//!
+//! Of a Domain with two subnets each has such a list; they stand one after the other. Nothing here takes longer in a larger
+//! subnet: an IPv6 one is never gone through.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     net::IpAddr,
 };
 
-use control_api::{v1alpha1::IpAllocation, validate::Cidr};
+use control_api::{
+    cidr::{Cidr, Subnets},
+    v1alpha1::IpAllocation,
+};
 
 /// How many entries of pods that are gone are kept.
 pub const STALE_MAX: usize = 128;
@@ -29,24 +35,41 @@ pub struct Claim {
 pub struct Allocated {
     /// For the Domain's status.
     pub allocations: Vec<IpAllocation>,
-    /// Keys of live pods for which no address is left, sorted.
+    /// Keys of live pods for which a subnet has no address left, sorted.
     pub unserved: Vec<String>,
 }
 
 impl Allocated {
-    /// Address by pod key.
+    /// Addresses by pod key, in the order of the subnets.
     #[must_use]
-    pub fn by_key(&self) -> HashMap<&str, &str> {
-        self.allocations.iter().map(|a| (a.pod.as_str(), a.ip.as_str())).collect()
+    pub fn by_key(&self) -> HashMap<&str, Vec<&str>> {
+        let mut all: HashMap<&str, Vec<&str>> = HashMap::new();
+        for a in &self.allocations {
+            all.entry(a.pod.as_str()).or_default().push(a.ip.as_str());
+        }
+        all
     }
 }
 
-/// Gives every live pod an address of `cidr`.
-///
-/// Claims of one key are one pod. Entries whose address is not usable in `cidr` (it changed) are
-/// given a new one when live and dropped when stale. Deterministic in its arguments.
+/// Gives every live pod an address of each subnet. One without room leaves the other's addresses as they are.
 #[must_use]
-pub fn allocate(cidr: &Cidr, live: &[Claim], previous: &[IpAllocation]) -> Allocated {
+pub fn allocate(subnets: &Subnets, live: &[Claim], previous: &[IpAllocation]) -> Allocated {
+    let mut all = Allocated::default();
+    for cidr in subnets.iter() {
+        let of_this = allocate_in(cidr, live, previous);
+        all.allocations.extend(of_this.allocations);
+        all.unserved.extend(of_this.unserved);
+    }
+    all.unserved.sort_unstable();
+    all.unserved.dedup();
+    all
+}
+
+/// Gives every live pod an address of one subnet.
+///
+/// Claims of one key are one pod. Entries whose address is not usable in `cidr` (it changed, or they are of the other subnet) are
+/// given a new one when live and dropped when stale. Deterministic in its arguments.
+fn allocate_in(cidr: &Cidr, live: &[Claim], previous: &[IpAllocation]) -> Allocated {
     let claims: BTreeMap<&str, &Claim> = live.iter().rev().map(|c| (c.key.as_str(), c)).collect();
     let mut used = HashSet::new();
     let mut seen = HashSet::new();

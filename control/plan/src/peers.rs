@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use control_api::{
+    cidr::{Cidr, Subnets},
     labels,
     v1alpha1::{Domain, DomainPeerSpec, Job, PeerPod, Pod, PodPhase, Task},
-    validate::Cidr,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -74,7 +74,7 @@ pub fn job_of_task(task: &Task) -> Option<String> {
 /// The DomainPeer of every site that has live pods with an address: its own pods, sorted by uid.
 #[must_use]
 pub fn peers(
-    cidr: &Cidr,
+    subnets: &Subnets,
     pods: &[Arc<Pod>],
     allocated: &Allocated,
     certificate: &str,
@@ -82,7 +82,7 @@ pub fn peers(
     let addresses = allocated.by_key();
     let mut sites: BTreeMap<String, DomainPeerSpec> = BTreeMap::new();
     for pod in pods.iter().filter(|p| is_live(p)) {
-        let Some(ip) = addresses.get(key(pod).as_str()) else { continue };
+        let Some(ips) = addresses.get(key(pod).as_str()) else { continue };
         let status = pod.status.clone().unwrap_or_default();
         sites.entry(namespace(pod).to_owned()).or_default().pods.push(PeerPod {
             global_namespace: namespace(pod).to_owned(),
@@ -90,32 +90,38 @@ pub fn peers(
             name: pod.spec.pod_name.clone(),
             uid: pod.metadata.name.clone().unwrap_or_default(),
             node: status.node,
-            ip: (*ip).to_owned(),
+            ip: ips.first().copied().unwrap_or_default().to_owned(),
+            ips: ips.iter().map(|ip| (*ip).to_owned()).collect(),
             local_ip: status.ip,
         });
     }
     for peer in sites.values_mut() {
-        peer.prefix_len = Some(i32::from(cidr.prefix_len()));
+        peer.prefix_len = subnets.iter().next().map(|first| i32::from(first.prefix_len()));
+        peer.cidr = subnets.to_string();
         certificate.clone_into(&mut peer.cert);
         peer.pods.sort_by(|a, b| a.uid.cmp(&b.uid));
     }
     sites
 }
 
-/// The older Domain whose subnet overlaps this one's, if any. Of two Domains the younger gives way
+/// The older Domain that has a subnet that overlaps one of these, if any, and which. Of two Domains the younger gives way
 /// (by name when of one age), so that a new mistake does not disturb what runs.
 #[must_use]
-pub fn overlapped_by(domain: &Domain, cidr: &Cidr, all: &[Arc<Domain>]) -> Option<(String, Cidr)> {
+pub fn overlapped_by(
+    domain: &Domain,
+    subnets: &Subnets,
+    all: &[Arc<Domain>],
+) -> Option<(String, Cidr)> {
     let age = |d: &Domain| -> (Option<Time>, String) {
         (d.metadata.creation_timestamp.clone(), names::of_domain(d).to_owned())
     };
     let mine = age(domain);
     all.iter()
         .filter(|other| names::of_domain(other) != names::of_domain(domain) && age(other) < mine)
-        .filter_map(|other| {
-            Some((names::of_domain(other).to_owned(), other.spec.cidr.parse().ok()?))
+        .find_map(|other| {
+            let its = other.spec.cidr.parse().ok()?;
+            Some((names::of_domain(other).to_owned(), subnets.overlapping(&its)?))
         })
-        .find(|(_, other)| cidr.overlaps(other))
 }
 
 #[cfg(test)]
@@ -154,11 +160,11 @@ mod tests {
             pod("rlark-a", "u1", PodPhase::Pending),
             pod("rlark-a", "u0", PodPhase::Failed),
         ];
-        let cidr: Cidr = "10.0.1.0/24".parse().unwrap();
+        let subnets: Subnets = "10.0.1.0/24,fd00::/64".parse().unwrap();
         let claims = claims(&pods, |ns, t| Some(format!("{ns}/{t}")));
         assert_eq!(claims[0].job, "rlark-a/t");
-        let allocated = allocate(&cidr, &claims, &[]);
-        let peers = peers(&cidr, &pods, &allocated, "ssh-ed25519 AAAA");
+        let allocated = allocate(&subnets, &claims, &[]);
+        let peers = peers(&subnets, &pods, &allocated, "ssh-ed25519 AAAA");
         assert_eq!(peers.keys().collect::<Vec<_>>(), ["rlark-a", "rlark-b"]);
         let a = &peers["rlark-a"];
         assert_eq!(a.pods.iter().map(|p| p.uid.as_str()).collect::<Vec<_>>(), ["u1", "u2"]);
@@ -167,6 +173,8 @@ mod tests {
             (Some(24), "ssh-ed25519 AAAA", "")
         );
         assert_eq!(a.pods[0].local_ip, "192.0.2.1");
+        assert_eq!(a.cidr, "10.0.1.0/24,fd00::/64");
+        assert_eq!((a.pods[0].ip.as_str(), a.pods[0].ips.len()), ("10.0.1.1", 2));
     }
 
     #[test]
@@ -182,11 +190,13 @@ mod tests {
             domain("b", 1, "10.0.0.0/8"),
             domain("a", 2, "10.0.1.0/24"),
             domain("c", 3, "fd00::/64"),
+            domain("e", 4, "10.99.0.0/24,fd00::1:0/112"),
         ];
-        let cidr = |d: &Domain| d.spec.cidr.parse::<Cidr>().unwrap();
+        let cidr = |d: &Domain| d.spec.cidr.parse::<Subnets>().unwrap();
         assert_eq!(overlapped_by(&all[1], &cidr(&all[1]), &all).unwrap().0, "b");
         assert_eq!(overlapped_by(&all[0], &cidr(&all[0]), &all), None);
         assert_eq!(overlapped_by(&all[2], &cidr(&all[2]), &all), None);
+        assert_eq!(overlapped_by(&all[3], &cidr(&all[3]), &all[2..]).unwrap().0, "c");
     }
 
     #[test]

@@ -16,14 +16,20 @@ use std::{
 };
 
 use aws_lc_rs::digest;
-use axum::{Json, Router, body::Body, extract::State, routing::post};
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::State,
+    routing::{get, post},
+};
 use control_api::{
+    direct::ExpectRequest,
     ids::NodeRef,
     session::{
         CarrierRequest, CarrierTicket, DialRequest, DomainCertificateRequest,
         DomainCertificateResponse, EnrollRequest, EnrollResponse, Lane, MachineRole,
-        MachineSession, RELAY_HELLO, RELAY_PAIRED, RenewRequest, RenewResponse, RouteUpdate,
-        TokenRequest, TokenResponse, hub, machine,
+        MachineSession, NodeUpdate, RELAY_HELLO, RELAY_PAIRED, RenewRequest, RenewResponse,
+        RouteUpdate, TokenRequest, TokenResponse, hub, machine,
     },
     v1alpha1::{Domain, DomainSpec, Pod, PodPhase, PodSpec, PodStatus, Task, TaskSpec},
 };
@@ -36,6 +42,7 @@ use control_identity::{
     tls,
     token::JoinToken,
 };
+use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -47,7 +54,7 @@ use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    sync::{mpsc, watch},
+    sync::{Mutex, mpsc, watch},
     task::JoinHandle,
     time::timeout,
 };
@@ -55,6 +62,8 @@ use tokio_util::sync::CancellationToken;
 
 #[path = "machines/access.rs"]
 mod access;
+#[path = "machines/direct.rs"]
+mod direct;
 #[path = "machines/removal.rs"]
 mod removal;
 
@@ -284,14 +293,22 @@ struct Connected {
     identity: Identity,
     state: watch::Receiver<SessionState>,
     lines: mpsc::Receiver<RouteUpdate>,
+    /// What it is told of the machines behind its peers.
+    peers: mpsc::Receiver<RouteUpdate>,
     dials: mpsc::Receiver<DialRequest>,
+    expected: mpsc::Receiver<ExpectRequest>,
+    /// What it says of itself, beside the ports.
+    says: mpsc::Sender<NodeUpdate>,
     stop: CancellationToken,
 }
 
 #[derive(Clone)]
 struct Told {
     lines: mpsc::Sender<RouteUpdate>,
+    peers: mpsc::Sender<RouteUpdate>,
     dials: mpsc::Sender<DialRequest>,
+    expected: mpsc::Sender<ExpectRequest>,
+    says: Arc<Mutex<mpsc::Receiver<NodeUpdate>>>,
 }
 
 async fn on_routes(State(told): State<Told>, body: Body) {
@@ -302,7 +319,12 @@ async fn on_routes(State(told): State<Told>, body: Body) {
         while let Some(end) = text.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = text.drain(..=end).collect();
             let update = serde_json::from_slice(&line).unwrap();
-            if update != RouteUpdate::KeepAlive && told.lines.send(update).await.is_err() {
+            let to = match &update {
+                RouteUpdate::KeepAlive => continue,
+                RouteUpdate::Peers { .. } | RouteUpdate::Peer { .. } => &told.peers,
+                _ => &told.lines,
+            };
+            if to.send(update).await.is_err() {
                 return;
             }
         }
@@ -314,17 +336,53 @@ async fn on_dial(State(told): State<Told>, Json(request): Json<DialRequest>) -> 
     http::StatusCode::ACCEPTED
 }
 
+async fn on_expect(
+    State(told): State<Told>,
+    Json(request): Json<ExpectRequest>,
+) -> http::StatusCode {
+    told.expected.send(request).await.unwrap();
+    http::StatusCode::ACCEPTED
+}
+
+/// The report of a node without ports: a line each second, and what the test has it say.
+async fn on_report(State(told): State<Told>) -> Body {
+    let line = |update: &NodeUpdate| serde_json::to_string(update).unwrap() + "\n";
+    let first = line(&NodeUpdate::Snapshot { pods: vec![] });
+    let rest = futures::stream::unfold(told.says, move |says| async move {
+        let next = async { says.lock().await.recv().await };
+        let update = match timeout(Duration::from_secs(1), next).await {
+            Ok(Some(update)) => update,
+            Ok(None) => return None,
+            Err(_quiet) => NodeUpdate::KeepAlive,
+        };
+        Some((line(&update), says))
+    });
+    let all = futures::stream::iter([first]).chain(rest);
+    Body::from_stream(all.map(Ok::<_, std::convert::Infallible>))
+}
+
 fn connect(identity: Identity) -> Connected {
     let (lines_in, lines) = mpsc::channel(64);
+    let (peers_in, peers) = mpsc::channel(64);
     let (dials_in, dials) = mpsc::channel(64);
+    let (expected_in, expected) = mpsc::channel(64);
+    let (says, said) = mpsc::channel(64);
     let app = Router::new()
         .route(machine::ROUTES, post(on_routes))
         .route(machine::DIAL, post(on_dial))
-        .with_state(Told { lines: lines_in, dials: dials_in });
+        .route(machine::EXPECT, post(on_expect))
+        .route(machine::REPORT, get(on_report))
+        .with_state(Told {
+            lines: lines_in,
+            peers: peers_in,
+            dials: dials_in,
+            expected: expected_in,
+            says: Arc::new(Mutex::new(said)),
+        });
     let (state_in, state) = watch::channel(SessionState::Connecting);
     let stop = CancellationToken::new();
     tokio::spawn(session::run(identity.clone(), app, state_in, stop.clone()));
-    Connected { identity, state, lines, dials, stop }
+    Connected { identity, state, lines, peers, dials, expected, says, stop }
 }
 
 impl Connected {
@@ -334,6 +392,21 @@ impl Connected {
 
     async fn next(&mut self) -> RouteUpdate {
         timeout(PATIENCE, self.lines.recv()).await.unwrap().unwrap()
+    }
+
+    async fn knows_two_members(&mut self) {
+        let mut known = std::collections::BTreeSet::new();
+        while known.len() < 2 {
+            let members = match self.next().await {
+                RouteUpdate::Snapshot { domains } => {
+                    domains.into_iter().flat_map(|d| d.members).collect()
+                }
+                RouteUpdate::Domain { domain } => domain.members,
+                RouteUpdate::Member { member, .. } => vec![member],
+                other => panic!("unexpected {other:?}"),
+            };
+            known.extend(members.into_iter().map(|m| m.uid));
+        }
     }
 }
 
@@ -398,18 +471,7 @@ async fn two_nodes_of_a_domain_meet_on_the_relay_and_a_third_does_not() {
 
     // The real controllers give addresses; both nodes then learn both members.
     for node in [&mut a, &mut b] {
-        let mut known = std::collections::BTreeSet::new();
-        while known.len() < 2 {
-            let members = match node.next().await {
-                RouteUpdate::Snapshot { domains } => {
-                    domains.into_iter().flat_map(|d| d.members).collect()
-                }
-                RouteUpdate::Domain { domain } => domain.members,
-                RouteUpdate::Member { member, .. } => vec![member],
-                other => panic!("unexpected {other:?}"),
-            };
-            known.extend(members.into_iter().map(|m| m.uid));
-        }
+        node.knows_two_members().await;
     }
     let ask = |peer: &str| CarrierRequest {
         domain: "d".parse().unwrap(),

@@ -5,7 +5,7 @@
 //! families share one code path. Ports are in host order, in a word of their own.
 
 /// Version of everything in this file; names the pin directory.
-pub const LAYOUT: u32 = 4;
+pub const LAYOUT: u32 = 5;
 
 /// An address: the 16 bytes of its IPv6 form, as words in memory order.
 pub type Ip = [u32; 4];
@@ -48,6 +48,20 @@ pub const ORIGIN_USER: u32 = 1;
 pub const MIRROR_FRESH_UNTIL: u32 = 0;
 /// Index in `MIRROR`: how many events found no room.
 pub const MIRROR_LOST: u32 = 1;
+
+/// Index in `WATCHED`: until when (CLOCK_MONOTONIC, nanoseconds) somebody reads `WATCH`.
+pub const WATCH_UNTIL: u32 = 0;
+/// Index in `WATCHED`: how much of it found no room.
+pub const WATCH_LOST: u32 = 1;
+
+/// [`Seen::kind`]: a call was refused.
+pub const SEEN_REFUSED: u32 = 1;
+/// [`Seen::kind`]: a direct connection stands.
+pub const SEEN_OPENED: u32 = 2;
+/// [`Seen::kind`]: one ended in order.
+pub const SEEN_CLOSED: u32 = 3;
+/// [`Seen::kind`]: one ended by a reset, or never stood ([`Seen::errno`] is its [`DirectFlow::state`]).
+pub const SEEN_RESET: u32 = 4;
 
 /// [`Dest::kind`]: the socket's last connect was to no member of the Domain.
 pub const NAME_NONE: u32 = 0;
@@ -182,7 +196,7 @@ pub struct Vip {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Listener {
     pub netns: u64,
-    /// All zero: any address. In `UDP_VIP` always.
+    /// All zero: any address of either family; the v4-mapped form of zero: any of IPv4. In `UDP_VIP` always all zero.
     pub ip: Ip,
     pub port: u32,
     pub origin: u32,
@@ -210,6 +224,37 @@ pub struct Event {
     pub port: u32,
     /// IPPROTO_TCP or IPPROTO_UDP.
     pub protocol: u32,
+}
+
+/// Record of `WATCH`: what a reader of events is told.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The socket's, of a connection.
+    pub cookie: u64,
+    pub netns: u64,
+    /// CLOCK_MONOTONIC, nanoseconds; of a connection.
+    pub started: u64,
+    /// At the end of a connection.
+    pub bytes_out: u64,
+    pub bytes_in: u64,
+    pub kind: u32,
+    pub domain: u32,
+    /// [`Reason`] of a refusal.
+    pub reason: u32,
+    /// Of a refusal; else see [`SEEN_RESET`].
+    pub errno: u32,
+    /// Of a refusal: the process that asked.
+    pub pid: u32,
+    /// IPPROTO_TCP or IPPROTO_UDP.
+    pub protocol: u32,
+    /// Of a connection.
+    pub source: Ip,
+    pub destination: Ip,
+    pub source_port: u32,
+    pub destination_port: u32,
+    pub srtt_us: u32,
+    pub retransmits: u32,
 }
 
 /// Per-socket storage of UDP sockets that are bound to a VIP: what to count down when they go.
@@ -334,6 +379,7 @@ const _: () = {
     assert!(size_of::<Listener>() == 8 + 16 + 8);
     assert!(size_of::<Mirrored>() == 16);
     assert!(size_of::<Event>() == 8 + 16 + 8);
+    assert!(size_of::<Seen>() == 5 * 8 + 6 * 4 + 32 + 4 * 4);
     assert!(size_of::<Bound>() == 16);
     assert!(size_of::<PortBlock>() == 8);
     assert!(size_of::<Port>() == 24);

@@ -37,6 +37,7 @@ mod tests {
 
     #[test]
     fn addresses_survive_the_words() {
+        assert_eq!(words(crate::ANY_V6_ONLY), datapath_abi::ANY_V6_ONLY);
         for text in ["10.2.0.4", "0.0.0.0", "fd00:2::5", "255.255.255.255"] {
             let Ok(ip) = text.parse::<IpAddr>() else { panic!("{text}") };
             assert_eq!(address(&words(ip)), ip);

@@ -44,6 +44,10 @@ pub struct Count {
 }
 
 impl Count {
+    pub(crate) fn reason_of(number: u32) -> Option<Reason> {
+        ALL.into_iter().find(|r| *r as u32 == number)
+    }
+
     /// A stable metric label.
     pub const fn label(&self) -> &'static str {
         match self.reason {
@@ -116,7 +120,7 @@ impl Datapath {
         let mut counts = Vec::new();
         for key in map.keys() {
             let key = key.map_err(read)?;
-            let Some(reason) = ALL.into_iter().find(|r| *r as u32 == key.reason) else { continue };
+            let Some(reason) = Count::reason_of(key.reason) else { continue };
             match map.get(&key, 0) {
                 Ok(cells) => counts.push(Count {
                     domain: DomainId(key.domain),

@@ -12,13 +12,14 @@ use rustix::fs::fstatfs;
 
 use crate::{
     counters::Counters,
-    directory::MapDirectory,
+    directory::{MapDirectory, discard_pins},
     error::LoadError,
     events::{Events, MirrorWords},
     guard::Landing,
     hooks::{self, Attached, Hook},
     object,
     table::Table,
+    watch::{Watch, Watched},
 };
 
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
@@ -61,6 +62,8 @@ pub struct Datapath {
     counters: Counters,
     mirror: MirrorWords,
     events: Mutex<Option<Events>>,
+    watched: Watched,
+    watch: Mutex<Option<Watch>>,
     landing: Arc<Landing>,
     directory: MapDirectory,
 }
@@ -110,6 +113,8 @@ impl Datapath {
             counters: Counters::take(&mut ebpf)?,
             mirror: MirrorWords::take(&mut ebpf)?,
             events: Mutex::new(Some(Events::take(&mut ebpf)?)),
+            watched: Watched::take(&mut ebpf)?,
+            watch: Mutex::new(Some(Watch::take(&mut ebpf)?)),
             landing: Arc::new(Landing::take(&mut ebpf, &directory)?),
             directory,
         })
@@ -143,14 +148,7 @@ impl Datapath {
         if guards_too {
             return fs::remove_dir_all(path);
         }
-        let guards = self.directory.guards()?;
-        for entry in fs::read_dir(path)? {
-            let path = entry?.path();
-            if guards.iter().all(|guard| guard.path != path) {
-                fs::remove_file(path)?;
-            }
-        }
-        Ok(())
+        path.parent().map_or(Ok(()), discard_pins)
     }
 
     pub(crate) const fn tables(&self) -> &Tables {
@@ -163,6 +161,14 @@ impl Datapath {
 
     pub(crate) const fn mirror_words(&self) -> &MirrorWords {
         &self.mirror
+    }
+
+    pub(crate) const fn watched(&self) -> &Watched {
+        &self.watched
+    }
+
+    pub(crate) fn take_watch_ring(&self) -> Option<Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(crate) const fn landing(&self) -> &Arc<Landing> {

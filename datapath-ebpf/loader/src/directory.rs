@@ -91,6 +91,22 @@ impl MapDirectory {
     }
 }
 
+/// Removes what is pinned of this layout in [`crate::Config::pins`], but for the guards: those go on refusing until their
+/// namespaces are gone or another [`crate::Datapath`] takes them over.
+///
+/// # Errors
+/// A pin cannot be removed; others may be gone.
+pub fn discard_pins(pins: &Path) -> io::Result<()> {
+    let directory = pins.join(format!("v{LAYOUT}"));
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if GuardPin::parse(&path).is_none() {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
 /// A guard's pin. Its name says which landing slot the program behind it uses: that slot is no other guard's, even before the
 /// guard is adopted.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -68,6 +68,17 @@ pub enum LoadError {
     },
 }
 
+impl LoadError {
+    /// Whether it may be the fault of what is pinned, and a load without that would succeed.
+    #[must_use]
+    pub const fn is_about_pins(&self) -> bool {
+        matches!(
+            self,
+            Self::Object(_) | Self::MapShape { .. } | Self::Pin { .. } | Self::Replace { .. }
+        )
+    }
+}
+
 /// A guard could not be attached, or a listener not be landed on.
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {

@@ -54,7 +54,7 @@ impl Landing {
 
     /// Slots of pinned guards are taken.
     pub(crate) fn take(ebpf: &mut Ebpf, directory: &MapDirectory) -> Result<Self, LoadError> {
-        let pins = directory.guards().map_err(|e| LoadError::Directory(e))?;
+        let pins = directory.guards().map_err(LoadError::Directory)?;
         let taken = pins.into_iter().map(|pin| pin.slot).collect();
         let map = ebpf.take_map(Self::MAP).ok_or(LoadError::Incomplete(Self::MAP))?;
         let map = SockMap::try_from(map)

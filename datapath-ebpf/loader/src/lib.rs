@@ -9,7 +9,8 @@
 //!   ├ attach_guard(netns, …) → Guard     sk_lookup of one pod; dropped = detached
 //!   ├ land(slot, listener)          where that guard lands relayed connections
 //!   ├ mirror(id, …), trust_mirror    what is open at pods of other machines
-//!   └ take_events, listeners, direct_flows, counters  what the programs saw
+//!   ├ take_events, listeners, direct_flows, counters  what the programs saw
+//!   └ watch, take_watch             refusals and direct connections as they happen
 //! ```
 //!
 //! Without [`Config::pins`] nothing outlives the value: maps are shared between the hooks and the guards
@@ -35,21 +36,27 @@ mod ports;
 mod probe;
 mod routes;
 mod table;
+mod watch;
 
 pub use counters::Count;
 pub use datapath::{Config, Datapath};
-pub use directory::{BpffsMount, mount_bpffs};
+pub use directory::{BpffsMount, discard_pins, mount_bpffs};
 pub use error::{AddressError, GuardError, LoadError, MapError};
 pub use events::{Changed, Events, Protocol};
 pub use flows::DirectFlow;
 pub use guard::{Guard, GuardConfig, Slot};
 pub use hooks::Hook;
 pub use host::CgroupId;
-pub use listeners::Listening;
+pub use listeners::{ANY_V6_ONLY, Listening};
 pub use mirror::{MirrorId, Open};
 pub use pods::{DomainId, Face, NetnsCookie, PodEntry};
 pub use probe::{Feature, Finding, Probe, cgroup2_mount, probe};
 pub use routes::{Changes, Denial, Listeners, Route};
+
+/// What the hooks saw while somebody read.
+pub mod seen {
+    pub use crate::watch::{Connection, End, Seen, Watch, What};
+}
 
 /// Version of the map layouts; part of the pin directory's name.
 pub use datapath_abi::LAYOUT;

@@ -22,10 +22,13 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listening {
     pub netns: NetnsCookie,
-    /// The unspecified IPv6 address stands for "any", also for IPv4 listeners on 0.0.0.0.
+    /// The unspecified IPv6 address stands for any of either family, [`ANY_V6_ONLY`] for any of IPv6.
     pub at: SocketAddr,
     pub sockets: u64,
 }
+
+/// [`Listening::at`] of a listener on `::` that takes no IPv4.
+pub const ANY_V6_ONLY: IpAddr = IpAddr::V6(Ipv6Addr::from_bits(u128::MAX));
 
 impl Datapath {
     /// All TCP listeners of this machine's pods.
@@ -154,6 +157,5 @@ fn seed(
 }
 
 fn key(netns: NetnsCookie, at: SocketAddr, origin: u32) -> abi::Listener {
-    let ip = if at.ip().is_unspecified() { [0; 4] } else { words(at.ip()) };
-    abi::Listener { netns: netns.0, ip, port: at.port().into(), origin }
+    abi::Listener { netns: netns.0, ip: words(at.ip()), port: at.port().into(), origin }
 }

@@ -15,10 +15,11 @@ use crate::{
     address::{contains, get6, mapped, port, set6},
     device::release,
     host::{self, is_host},
-    layout::{Bound, FEATURE_SETSOCKOPT, Ip, Listener, ORIGIN_HOOK, Pod, RELAY_MARK, Reason},
+    layout::{Bound, FEATURE_SETSOCKOPT, Ip, Listener, ORIGIN_HOOK, Pod, Port, RELAY_MARK, Reason},
     maps::{BOUND, UDP_VIP, count, count_socket, feature, has_landed, namespace_pod, netns, pod},
     name::face,
     verdict::refuse,
+    watch,
 };
 
 const SOCK_STREAM: u32 = 1;
@@ -70,6 +71,7 @@ fn binding(ctx: &SockAddrContext, pod: &Pod, ip: Ip, port: u32) -> i32 {
         return ALLOW;
     }
     count(pod.domain, Reason::ForeignAddress);
+    watch::refused(ctx, pod, &Port { domain: pod.domain, ip, port }, Reason::ForeignAddress, EADDRNOTAVAIL);
     refuse(EADDRNOTAVAIL)
 }
 

@@ -37,6 +37,12 @@ pub fn is_host(pod: &Pod) -> bool {
     pod.flags & POD_HOST != 0
 }
 
+/// What a pod's listeners and flows are kept under.
+#[inline(always)]
+pub fn key(ctx: &impl EbpfContext, pod: &Pod) -> u64 {
+    if is_host(pod) { HOST_KEY | pod.cgroup } else { netns(ctx) }
+}
+
 /// The innermost pod whose cgroup the calling task is in or below.
 #[inline(always)]
 pub fn current() -> Option<&'static Pod> {
@@ -130,7 +136,8 @@ pub fn binding(ctx: &SockAddrContext, pod: &Pod, ip: Ip, port: u32) -> Option<Ip
         return None;
     }
     let face = face(pod, &ip);
-    let to_vip = ip == face.vip;
+    // A family that the Domain does not have has no VIP, and its any-address is that of IPv6.
+    let to_vip = ip != [0; 4] && ip == face.vip;
     let kind = if to_vip { NAME_BOUND } else { NAME_NONE };
     remember(ctx, Dest { ip, port, kind, cgroup: pod.cgroup });
     to_vip.then(|| if face.real == [0; 4] { loopback(&ip) } else { face.real })
@@ -139,7 +146,7 @@ pub fn binding(ctx: &SockAddrContext, pod: &Pod, ip: Ip, port: u32) -> Option<Ip
 /// Whose socket an event is about.
 pub struct Owner {
     pub pod: &'static Pod,
-    /// What its listeners and flows are kept under.
+    /// As [`key`].
     pub key: u64,
     /// What the socket remembers; of pods with a namespace only their connects.
     pub dest: Option<&'static Dest>,
@@ -157,7 +164,7 @@ pub fn owner(ctx: &SockOpsContext) -> Option<Owner> {
     let cgroup = dest?.cgroup;
     // SAFETY: as above.
     let pod = unsafe { HOST_PODS.get(cgroup) }?;
-    Some(Owner { pod, key: HOST_KEY | cgroup, dest })
+    Some(Owner { pod, key: key(ctx, pod), dest })
 }
 
 #[inline(always)]

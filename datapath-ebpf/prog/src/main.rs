@@ -28,6 +28,7 @@ mod recvmsg;
 mod sendmsg;
 mod sockops;
 mod verdict;
+mod watch;
 
 #[cfg(not(test))]
 #[panic_handler]

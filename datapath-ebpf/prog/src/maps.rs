@@ -58,6 +58,12 @@ pub static MIRROR: Array<u64> = Array::pinned(2, 0);
 /// What changed in `LISTEN` and `UDP_VIP` by the hooks.
 #[map]
 pub static EVENTS: RingBuf = RingBuf::pinned(256 * 1024, 0);
+/// What a reader of events is told, while `WATCHED` says that there is one.
+#[map]
+pub static WATCH: RingBuf = RingBuf::pinned(512 * 1024, 0);
+/// See `WATCH_UNTIL`, `WATCH_LOST`.
+#[map]
+pub static WATCHED: Array<u64> = Array::pinned(2, 0);
 /// Which ports a Domain allows.
 #[map]
 pub static PORTS: HashMap<PortBlock, u64> = HashMap::pinned(65536, LAZY);

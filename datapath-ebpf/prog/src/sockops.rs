@@ -14,6 +14,7 @@ use crate::{
     layout::{ANY_V6_ONLY, DirectFlow, Ip, Listener, NAME_BOUND, NAME_VIP, ORIGIN_HOOK, STATE_ESTABLISHED, STATE_SYN_SENT},
     maps::{FLOWS, LISTEN, VIP_LISTENERS, cookie, count_socket, vip_of},
     name::face,
+    watch,
 };
 
 const TCP_CONNECT: u32 = 3;
@@ -53,10 +54,7 @@ fn local(ctx: &SockOpsContext) -> Ip {
     if ctx.family() != AF_INET {
         return get6!((*ctx.ops).local_ip6);
     }
-    match ctx.local_ip4() {
-        0 => [0; 4],
-        ip => mapped(ip),
-    }
+    mapped(ctx.local_ip4())
 }
 
 #[inline(always)]
@@ -150,8 +148,11 @@ fn changed(ctx: &SockOpsContext) {
             flow.state = STATE_ESTABLISHED;
             // SAFETY: a field of the live context.
             flow.srtt_us = unsafe { (*ctx.ops).srtt_us } >> 3;
+            watch::opened(ctx, key, flow);
         }
         TCP_CLOSE => {
+            // SAFETY: as above.
+            watch::closed(ctx, key, unsafe { &*flow }, ctx.arg(0));
             let _ = FLOWS.remove(key);
         }
         _ => {}

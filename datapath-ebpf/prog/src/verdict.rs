@@ -18,6 +18,7 @@ use crate::{
         REFUSED, UDP_SEEN, VIPS, count, feature, listening, mirror_is_fresh, mirrored, pod, port_allowed, udp_on_vip, vip_of,
     },
     name::{aside, face, forget, remember},
+    watch,
 };
 
 const EACCES: u32 = 13;
@@ -71,26 +72,27 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, call: Call) -> Verdict {
         count(domain, Reason::OwnVip);
         return Verdict::Pass;
     }
+    let at = Port { domain, ip, port };
     // SAFETY: user space replaces routes whole.
     let Some(vip) = (unsafe { VIPS.get(VipKey { domain, ip }) }) else {
-        return deny(domain, Reason::UnknownVip, EHOSTUNREACH);
+        return deny(ctx, pod, &at, Reason::UnknownVip, EHOSTUNREACH);
     };
     if vip.verdict != VERDICT_DIRECT && vip.verdict != VERDICT_RELAY {
-        return deny(domain, Reason::Policy, if vip.errno == 0 { EACCES } else { vip.errno });
+        return deny(ctx, pod, &at, Reason::Policy, if vip.errno == 0 { EACCES } else { vip.errno });
     }
     if pod.flags & POD_PORTS != 0 && !port_allowed(domain, port) && !is_answer(ctx, domain) {
-        return deny(domain, Reason::Port, EACCES);
+        return deny(ctx, pod, &at, Reason::Port, EACCES);
     }
     // SAFETY: a field of the live context.
     if unsafe { (*ctx.sock_addr).type_ } == SOCK_STREAM {
-        return stream(ctx, pod, vip, ip, port);
+        return stream(ctx, pod, vip, at);
     }
     if was_on_device && call == Call::Send {
         // This one datagram's way was chosen before the hook, by the device.
         count(domain, Reason::Datagram);
         return Verdict::Pass;
     }
-    let verdict = datagram(ctx, pod, vip, Port { domain, ip, port });
+    let verdict = datagram(ctx, pod, vip, at);
     match verdict {
         Verdict::Direct { .. } if names => remember(ctx, Dest { ip, port, kind: NAME_VIP, cgroup: pod.cgroup }),
         _ if names => forget(ctx),
@@ -125,7 +127,7 @@ fn datagram(ctx: &SockAddrContext, pod: &Pod, vip: &Vip, to: Port) -> Verdict {
     }
     if is_host(pod) {
         // No interface of the machine leads to the node.
-        return deny(pod.domain, Reason::HostDatagram, ENETUNREACH);
+        return deny(ctx, pod, &to, Reason::HostDatagram, ENETUNREACH);
     }
     count(pod.domain, Reason::Datagram);
     Verdict::Pass
@@ -149,11 +151,12 @@ fn seen_on_vip(at: &Port) -> bool {
 }
 
 #[inline(always)]
-fn stream(ctx: &SockAddrContext, pod: &Pod, vip: &Vip, ip: Ip, port: u32) -> Verdict {
-    let (domain, face, cgroup) = (pod.domain, face(pod, &ip), pod.cgroup);
+fn stream(ctx: &SockAddrContext, pod: &Pod, vip: &Vip, at: Port) -> Verdict {
+    let Port { domain, ip, port } = at;
+    let (face, cgroup) = (face(pod, &ip), pod.cgroup);
     let open = open(vip, ip, port);
     if open == CLOSED {
-        return deny(domain, Reason::NoListener, ECONNREFUSED);
+        return deny(ctx, pod, &at, Reason::NoListener, ECONNREFUSED);
     }
     if vip.verdict == VERDICT_DIRECT && !bound_to(ctx, &face.vip) {
         remember(ctx, Dest { ip, port, kind: NAME_VIP, cgroup });
@@ -161,20 +164,20 @@ fn stream(ctx: &SockAddrContext, pod: &Pod, vip: &Vip, ip: Ip, port: u32) -> Ver
         return Verdict::Direct { real: vip.real, source: host::source(pod, face) };
     }
     // SAFETY: entries are written whole.
-    if open == UNKNOWN && let Some(refusal) = unsafe { REFUSED.get(Port { domain, ip, port }) } {
+    if open == UNKNOWN && let Some(refusal) = unsafe { REFUSED.get(at) } {
         // SAFETY: a helper without arguments.
         if refusal.until > unsafe { bpf_ktime_get_ns() } {
-            return deny(domain, Reason::RecentlyRefused, refusal.errno);
+            return deny(ctx, pod, &at, Reason::RecentlyRefused, refusal.errno);
         }
     }
     if is_host(pod) {
-        let at = loopback(&ip);
-        if !relay_listens(ctx, pod, &at) {
-            return deny(domain, Reason::NoRelay, ECONNREFUSED);
+        let relay = loopback(&ip);
+        if !relay_listens(ctx, pod, &relay) {
+            return deny(ctx, pod, &at, Reason::NoRelay, ECONNREFUSED);
         }
         remember(ctx, Dest { ip, port, kind: NAME_RELAYED, cgroup });
         count(domain, Reason::Relay);
-        return Verdict::Land(at, pod.landing);
+        return Verdict::Land(relay, pod.landing);
     }
     forget(ctx);
     count(domain, if vip.verdict == VERDICT_RELAY { Reason::Relay } else { Reason::BoundToVip });
@@ -206,11 +209,9 @@ fn open(vip: &Vip, ip: Ip, port: u32) -> u32 {
     if listening(at) {
         return OPEN;
     }
-    if !is_v4(&ip) {
-        at.ip = ANY_V6_ONLY;
-        if listening(at) {
-            return OPEN;
-        }
+    at.ip = if is_v4(&ip) { mapped(0) } else { ANY_V6_ONLY };
+    if listening(at) {
+        return OPEN;
     }
     at.ip = ip;
     if listening(at) { OPEN } else { CLOSED }
@@ -232,8 +233,9 @@ fn bound_to(ctx: &SockAddrContext, vip: &Ip) -> bool {
 }
 
 #[inline(always)]
-fn deny(domain: u32, reason: Reason, errno: u32) -> Verdict {
-    count(domain, reason);
+fn deny(ctx: &SockAddrContext, pod: &Pod, at: &Port, reason: Reason, errno: u32) -> Verdict {
+    count(at.domain, reason);
+    watch::refused(ctx, pod, at, reason, errno);
     Verdict::Deny(errno)
 }
 

@@ -1,5 +1,6 @@
 //! Tells when this machine's addresses or its default routes change: a laptop between two networks, another uplink, a new
 //! lease. TCP does not: a connection whose own address is gone stays open until its peer's silence is noticed.
+#![expect(unsafe_code, reason = "registering a descriptor that is owned")]
 
 use std::{
     io,
@@ -51,7 +52,9 @@ impl AddressWatch {
             socket.add_membership(group)?;
         }
         socket.set_non_blocking(true)?;
-        Ok(Self { socket: AsyncFd::new(socket)?, buffer: Vec::with_capacity(64 << 10) })
+        // SAFETY: the socket owns its descriptor, gives always that one, and is dropped with its registration.
+        let socket = unsafe { AsyncFd::register(socket) }?;
+        Ok(Self { socket, buffer: Vec::with_capacity(64 << 10) })
     }
 
     /// Waits for the next changes; of those that come together the worst is told. Cancel safe.
@@ -133,7 +136,7 @@ mod tests {
         let netns = Netns::anonymous()?;
         let mut watch = visit_netns(netns.as_fd(), AddressWatch::new)??;
         let mut link = Netlink::in_netns(netns.as_fd())?;
-        link.add_link("d0", LinkKind::Dummy)?;
+        link.add_link("d0", LinkKind::Bridge)?;
         link.set_up("d0")?;
         let (address, long) = (IpAddr::from([192, 0, 2, 1]), Duration::from_secs(5));
         let mut next = async |wanted| {
@@ -147,7 +150,7 @@ mod tests {
         link.add_address("d0", address, 24)?;
         next(Change::AddressNew).await?;
         assert!(visit_netns(netns.as_fd(), || is_here(address))?);
-        link.set_local_route([198, 51, 100, 0].into(), 24, address)?;
+        link.set_local_route([198, 51, 100, 0].into(), 24, address, 255)?;
         link.set_default_route([192, 0, 2, 2].into())?;
         next(Change::DefaultRoute).await?;
         link.delete_address("d0", address, 24)?;

@@ -10,16 +10,22 @@
 //! * [`sockets`]: the relay's listeners and delivery connections.
 //! * [`splice`]: a pair of connections, copied by the kernel.
 //! * [`stock`]: delivery sockets made ahead.
+//! * [`diag`]: what the kernel knows of the TCP connections of a namespace.
+//! * [`echo`]: an echo request from inside one.
 //! * [`packet`]: IP packets in and out of a namespace.
+//! * [`path`]: congestion control and buffers that suit the path of a connection.
 //! * [`procfs`]: who listens in a namespace.
 //!
 //! Nothing here spawns tasks or owns a runtime. Root is needed for all but `splice` and most of `sockets`.
 
 pub mod address_watch;
 pub mod cgroup;
+pub mod diag;
+pub mod echo;
 pub mod netlink;
 pub mod netns;
 pub mod packet;
+pub mod path;
 pub mod procfs;
 pub mod ready;
 pub mod site;

@@ -1,6 +1,7 @@
 //! rtnetlink of one namespace: a request, its answer, done. Messages are built with `rtnetlink`'s builders; its
 //! connection is a task on a runtime, and these calls are made a handful of times per pod, so the socket is used directly.
 
+mod addresses;
 mod rules;
 
 use std::{
@@ -24,6 +25,7 @@ use rtnetlink::{
     sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE},
 };
 
+pub use addresses::InterfaceAddress;
 pub use rules::Rule;
 
 use crate::netns::visit_netns;
@@ -42,6 +44,16 @@ pub enum NetlinkError {
     },
     #[error("no interface {0}")]
     NoInterface(String),
+    #[error(
+        "IPv6 is off on this machine (ipv6.disable=1, or a kernel without it), so a pod cannot have an IPv6 address"
+    )]
+    NoIpv6,
+    #[error("cannot switch on IPv6 on {interface}")]
+    Ipv6 {
+        interface: String,
+        #[source]
+        source: io::Error,
+    },
     #[error("{0} and {1} are of different address families")]
     Family(IpAddr, IpAddr),
 }
@@ -50,7 +62,7 @@ impl NetlinkError {
     fn errno(&self) -> Option<i32> {
         match self {
             Self::Open(source) | Self::Refused { source, .. } => source.raw_os_error(),
-            Self::NoInterface(_) | Self::Family(..) => None,
+            Self::NoInterface(_) | Self::Family(..) | Self::NoIpv6 | Self::Ipv6 { .. } => None,
         }
     }
 
@@ -266,7 +278,7 @@ impl Netlink {
     }
 
     /// Declares a whole network local (`ip route replace local NETWORK dev lo src SOURCE`): any address of it can be bound,
-    /// and packets to it stay in the namespace.
+    /// and packets to it stay in the namespace. In a table, 255 being the kernel's own.
     ///
     /// # Errors
     /// Families differ, or the kernel refuses.
@@ -275,11 +287,12 @@ impl Netlink {
         network: IpAddr,
         prefix_length: u8,
         source: IpAddr,
+        table: u32,
     ) -> Result<(), NetlinkError> {
         if network.is_ipv4() != source.is_ipv4() {
             return Err(NetlinkError::Family(network, source));
         }
-        let mut message = self.local_route("lo", network, prefix_length)?;
+        let mut message = self.local_route("lo", network, prefix_length, table)?;
         message.attributes.push(RouteAttribute::PrefSource(source.into()));
         self.set_route(&format!("local {network}/{prefix_length}"), message)
     }
@@ -293,8 +306,9 @@ impl Netlink {
         name: &str,
         network: IpAddr,
         prefix_length: u8,
+        table: u32,
     ) -> Result<bool, NetlinkError> {
-        let mut message = self.local_route(name, network, prefix_length)?;
+        let mut message = self.local_route(name, network, prefix_length, table)?;
         message.header.protocol = RouteProtocol::Unspec;
         let object = format!("local {network}/{prefix_length}");
         match self.request(("delete", &object), RouteNetlinkMessage::DelRoute(message), NLM_F_ACK) {
@@ -309,8 +323,8 @@ impl Netlink {
         name: &str,
         network: IpAddr,
         prefix_length: u8,
+        table: u32,
     ) -> Result<RouteMessage, NetlinkError> {
-        const LOCAL_TABLE: u32 = 255;
         let index = self.existing(name)?;
         Ok(match network {
             IpAddr::V4(network) => RouteMessageBuilder::<Ipv4Addr>::new()
@@ -318,13 +332,13 @@ impl Netlink {
                 .output_interface(index)
                 .kind(RouteType::Local)
                 .scope(RouteScope::Host)
-                .table_id(LOCAL_TABLE)
+                .table_id(table)
                 .build(),
             IpAddr::V6(network) => RouteMessageBuilder::<Ipv6Addr>::new()
                 .destination_prefix(network, prefix_length)
                 .output_interface(index)
                 .kind(RouteType::Local)
-                .table_id(LOCAL_TABLE)
+                .table_id(table)
                 .build(),
         })
     }
@@ -332,6 +346,15 @@ impl Netlink {
     fn set_route(&mut self, object: &str, message: RouteMessage) -> Result<(), NetlinkError> {
         let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
         self.request(("add route", object), RouteNetlinkMessage::NewRoute(message), flags).map(drop)
+    }
+
+    /// All objects of a kind.
+    fn dump(
+        &mut self,
+        what: &str,
+        message: RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
+        self.request(("list", what), message, NLM_F_DUMP)
     }
 
     /// Sends one request and reads to its acknowledgement.
@@ -353,7 +376,6 @@ impl Netlink {
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> io::Result<Vec<RouteNetlinkMessage>> {
-        debug_assert!(flags & NLM_F_DUMP != NLM_F_DUMP, "dumps end differently");
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;

@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream as StdStream},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream as StdStream},
     os::fd::{AsFd, AsRawFd as _, BorrowedFd},
     time::Duration,
 };
@@ -16,6 +16,8 @@ use crate::netns::{Netns, visit_netns};
 
 /// Connections from inside the pod arrive without a network between: a burst must not be dropped.
 const BACKLOG: i32 = 4096;
+/// That many ports may be taken at one address and free at another before it is an error.
+const SAME_PORT_TRIES: u32 = 32;
 
 /// A non-blocking listener in a namespace.
 ///
@@ -34,14 +36,22 @@ pub fn listen_in(netns: BorrowedFd<'_>, at: SocketAddr) -> io::Result<TcpListene
 /// a task may want is taken. The guard puts connections to any VIP into it; the accepted socket's local address is
 /// the VIP and port that was asked for. One that shows a loopback address was not landed: close it. Accepted connections have
 /// TCP_NODELAY, an urgent byte stays in its place (the relay carries bytes and no mark), and close means reset (SO_LINGER 0):
-/// they inherit all three, which saves calls for each.
+/// they inherit all three, which saves calls for each. One of IPv6 takes landed connections of IPv4 as well.
 ///
 /// # Errors
 /// No loopback interface is up.
 pub fn landing_listener(netns: BorrowedFd<'_>, family_of: IpAddr) -> io::Result<TcpListener> {
-    let loopback: IpAddr =
-        if family_of.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
-    let listener = listen_in(netns, SocketAddr::new(loopback, 0))?;
+    // Bound to an address of IPv6 the socket would be for that family alone.
+    let loopback: IpAddr = if family_of.is_ipv4() {
+        Ipv4Addr::LOCALHOST.into()
+    } else {
+        Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()
+    };
+    landing_at(netns, SocketAddr::new(loopback, 0))
+}
+
+fn landing_at(netns: BorrowedFd<'_>, at: SocketAddr) -> io::Result<TcpListener> {
+    let listener = listen_in(netns, at)?;
     // What lands counts as bound to the peer's port: a pod that talks to that port may listen on it all the same.
     SockRef::from(&listener).set_reuse_address(true)?;
     sockopt::set_tcp_nodelay(&listener, true)?;
@@ -50,16 +60,32 @@ pub fn landing_listener(netns: BorrowedFd<'_>, family_of: IpAddr) -> io::Result<
     Ok(listener)
 }
 
-/// A listener as [`landing_listener`] makes it, in this process's own namespace, where no guard lands anything: connections are sent
-/// to its port. `mark` (`SO_MARK`) tells the hooks that it is the relay's.
+/// Listeners with the options of [`landing_listener`], in this process's own namespace, where no guard lands anything: connections are
+/// sent to their port, which is the same at all of `addresses` and of the kernel's choice. `mark` (`SO_MARK`) tells the hooks that
+/// they are the relay's.
 ///
 /// # Errors
-/// No loopback interface is up, or the mark is not permitted.
-pub fn marked_landing_listener(family_of: IpAddr, mark: u32) -> io::Result<TcpListener> {
+/// An address is not there, or the mark is not permitted.
+pub fn marked_landing_listeners(addresses: &[IpAddr], mark: u32) -> io::Result<Vec<TcpListener>> {
     let netns = Netns::current().map_err(io::Error::other)?;
-    let listener = landing_listener(netns.as_fd(), family_of)?;
-    SockRef::from(&listener).set_mark(mark)?;
-    Ok(listener)
+    let listen = || -> io::Result<Vec<TcpListener>> {
+        let mut all: Vec<TcpListener> = Vec::with_capacity(addresses.len());
+        for address in addresses {
+            let port = all.first().map_or(Ok(0), |first| first.local_addr().map(|at| at.port()))?;
+            let listener = landing_at(netns.as_fd(), SocketAddr::new(*address, port))?;
+            SockRef::from(&listener).set_mark(mark)?;
+            all.push(listener);
+        }
+        Ok(all)
+    };
+    let mut tries = SAME_PORT_TRIES;
+    loop {
+        match listen() {
+            // The kernel chose a port that somebody has at another of the addresses.
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse && tries > 0 => tries -= 1,
+            done => return done,
+        }
+    }
 }
 
 /// A connection to be, in this process's own namespace, whose source is known before it leaves.
@@ -130,6 +156,11 @@ pub(crate) fn bind_without_port(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_int(socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
+/// Lets an IPv6 socket be bound to an address that no interface has. Of IPv4 a local route suffices.
+pub(crate) fn bind_anywhere(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set_int(socket, libc::SOL_IPV6, libc::IPV6_FREEBIND, 1)
+}
+
 /// How a connection of the relay behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
@@ -158,6 +189,17 @@ impl Default for Tuning {
 /// Not a TCP socket.
 pub fn tune(socket: impl AsFd, tuning: Tuning) -> io::Result<()> {
     let fd = socket.as_fd();
+    keep_alive(fd, tuning)?;
+    let lowat = i32::try_from(tuning.notsent_lowat).unwrap_or(i32::MAX);
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, lowat)
+}
+
+/// As [`tune`], but for what may be unsent.
+///
+/// # Errors
+/// Not a TCP socket.
+pub fn keep_alive(socket: impl AsFd, tuning: Tuning) -> io::Result<()> {
+    let fd = socket.as_fd();
     let probe = (tuning.keepalive / 5).max(Duration::from_secs(1));
     sockopt::set_tcp_nodelay(fd, true)?;
     sockopt::set_socket_keepalive(fd, true)?;
@@ -166,24 +208,6 @@ pub fn tune(socket: impl AsFd, tuning: Tuning) -> io::Result<()> {
     sockopt::set_tcp_keepcnt(fd, 5)?;
     let millis = u32::try_from(tuning.user_timeout.as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_user_timeout(fd, millis)?;
-    let lowat = i32::try_from(tuning.notsent_lowat).unwrap_or(i32::MAX);
-    set_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, lowat)
-}
-
-/// A path this short is one machine, one rack, one site.
-const SHORT_PATH: Duration = Duration::from_millis(2);
-
-/// Chooses congestion control by the path of a connection that stands. Pacing (bbr) makes every burst wait for a timer, which
-/// on a short path costs more than the path: a third of the throughput over a path of 0.1 ms. There it becomes cubic; on a
-/// longer path the machine's own choice stays, since loss is what matters there.
-///
-/// # Errors
-/// Not a TCP socket, or the machine does not let this process use cubic; nothing is changed then.
-pub fn suit_path(socket: impl AsFd) -> io::Result<()> {
-    let fd = socket.as_fd();
-    if tcp_info(fd)?.least_rtt < SHORT_PATH {
-        sockopt::set_tcp_congestion(fd, "cubic")?;
-    }
     Ok(())
 }
 
@@ -209,7 +233,8 @@ pub struct TcpInfo {
     /// The shortest one of the last minutes.
     pub least_rtt: Duration,
     pub rtt_variance: Duration,
-    /// Segments sent again since the start.
+    /// Segments sent since the start, and of these again.
+    pub segments: u32,
     pub retransmits: u32,
 }
 
@@ -239,11 +264,17 @@ pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
         rtt: Duration::from_micros(info.tcpi_rtt.into()),
         least_rtt: Duration::from_micros(info.tcpi_min_rtt.into()),
         rtt_variance: Duration::from_micros(info.tcpi_rttvar.into()),
+        segments: info.tcpi_segs_out,
         retransmits: info.tcpi_total_retrans,
     })
 }
 
-fn set_int(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
+pub(crate) fn set_int(
+    socket: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    value: i32,
+) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<i32>()).map_err(io::Error::other)?;
     // SAFETY: the kernel reads the four bytes of `value`.
     let result = unsafe {
@@ -263,20 +294,23 @@ mod tests {
 
     #[tokio::test]
     async fn a_delivery_shows_the_peers_vip_and_reports_a_refusal() -> Tested {
+        delivered([10, 2, 0, 4].into(), [10, 2, 0, 77].into(), [10, 2, 0, 0].into(), 24).await
+    }
+
+    #[tokio::test]
+    async fn a_delivery_of_ipv6_does_too() -> Tested {
+        delivered("fd00:2::4".parse()?, "fd00:2::77".parse()?, "fd00:2::".parse()?, 64).await
+    }
+
+    async fn delivered(vip: IpAddr, peer: IpAddr, network: IpAddr, prefix_length: u8) -> Tested {
         let netns = Netns::anonymous()?;
-        let rl0 = VipInterface {
-            name: "rl0".to_owned(),
-            vip: [10, 2, 0, 4].into(),
-            network: [10, 2, 0, 0].into(),
-            prefix_length: 24,
-        };
+        let rl0 = VipInterface { name: "rl0".to_owned(), vip, network, prefix_length };
         rl0.ensure(netns.as_fd())?;
         let app = tokio::net::TcpListener::from_std(listen_in(
             netns.as_fd(),
-            SocketAddr::from(([0, 0, 0, 0], 9000)),
+            SocketAddr::new(vip, 9000),
         )?)?;
-        let to = SocketAddr::from(([10, 2, 0, 4], 9000));
-        let peer = IpAddr::from([10, 2, 0, 77]);
+        let to = SocketAddr::new(vip, 9000);
         let stock = Stock::new(Arc::new(netns.try_clone()?), 0);
         let stream = stock.deliver(peer, to).await?;
         tune(&stream, Tuning::default())?;
@@ -288,8 +322,30 @@ mod tests {
         accepted.readable().await?;
         let end = accepted.try_read(&mut [0]).map_err(|e| e.kind());
         assert_eq!(end, Err(io::ErrorKind::ConnectionReset));
-        let refused = stock.deliver(peer, SocketAddr::from(([10, 2, 0, 4], 9))).await;
+        let refused = stock.deliver(peer, SocketAddr::new(vip, 9)).await;
         assert_eq!(refused.map_err(|e| e.kind()).err(), Some(io::ErrorKind::ConnectionRefused));
+        Ok(())
+    }
+
+    #[test]
+    fn relay_listeners_of_both_families_have_one_port() -> Tested {
+        let netns = Netns::anonymous()?;
+        netns.run(|| -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+            crate::netlink::Netlink::in_netns(Netns::current()?.as_fd())?.set_up("lo")?;
+            let both = ["127.0.0.1".parse()?, "::1".parse()?];
+            let all = marked_landing_listeners(&both, 7)?;
+            let at = |l: &TcpListener| l.local_addr();
+            let found = all.iter().map(at).collect::<io::Result<Vec<_>>>()?;
+            assert_eq!(found.iter().map(SocketAddr::ip).collect::<Vec<_>>(), both);
+            let ports: Vec<u16> = found.iter().map(SocketAddr::port).collect();
+            assert!(matches!(*ports, [v4, v6] if v4 == v6 && v4 > 0), "{ports:?}");
+            for listener in &all {
+                assert_eq!(SockRef::from(listener).mark()?, 7);
+            }
+            let absent = marked_landing_listeners(&["10.9.9.9".parse()?], 7);
+            assert_eq!(absent.err().map(|e| e.kind()), Some(io::ErrorKind::AddrNotAvailable));
+            Ok(())
+        })??;
         Ok(())
     }
 
@@ -302,16 +358,6 @@ mod tests {
         let (landed, _) = listener.accept().await?;
         assert!(landed.nodelay()?);
         assert_eq!(SockRef::from(&landed).linger()?, Some(Duration::ZERO));
-        Ok(())
-    }
-
-    #[tokio::test]
-    async fn a_short_path_is_not_paced() -> Result<(), Box<dyn std::error::Error>> {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-        let client = TcpStream::connect(listener.local_addr()?).await?;
-        sockopt::set_tcp_congestion(&client, "reno")?;
-        suit_path(&client)?;
-        assert_eq!(sockopt::tcp_congestion(&client)?, "cubic");
         Ok(())
     }
 }

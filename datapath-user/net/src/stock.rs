@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{
     netns::{Netns, visit_netns},
-    sockets::{bind_without_port, connect},
+    sockets::{bind_anywhere, bind_without_port, connect},
 };
 
 /// So many at a time; at most so many lie idle.
@@ -74,6 +74,9 @@ fn fill(ready: &mut Vec<Socket>, domain: Domain, mark: u32) -> io::Result<()> {
 fn make(domain: Domain, mark: u32) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     bind_without_port(socket.as_fd())?;
+    if domain == Domain::IPV6 {
+        bind_anywhere(socket.as_fd())?;
+    }
     // The pod may want to listen on a port that one of its peers talks from or to.
     socket.set_reuse_address(true)?;
     socket.set_mark(mark)?;

@@ -12,7 +12,7 @@ use control_api::{
 };
 use divan::{Bencher, black_box};
 use rlark_node::plan::{
-    desired::{DomainIds, Local, NOWHERE, Pod, desired},
+    desired::{DomainIds, Face, Local, NOWHERE, Pod, desired},
     reach::Reach,
     table::RouteTable,
 };
@@ -45,11 +45,11 @@ fn member(n: u32) -> Member {
         Ipv4Addr::from_bits(Ipv4Addr::new(10, 244, 0, 2).to_bits() + machine * 256 + n % PODS);
     Member {
         uid: format!("{n:08x}-0000-4000-8000-000000000000"),
-        vip: vip(n),
+        vips: vec![vip(n)],
         pod: format!("worker-{n}"),
         pod_namespace: format!("rlark-site-{site}"),
         node: format!("site-{site}/machine-{machine}").parse().expect("a name"),
-        local_ip: Some(real.into()),
+        local_ips: vec![real.into()],
         task: format!("worker-{n}"),
         job: "train".to_owned(),
     }
@@ -105,9 +105,11 @@ fn desired_state(b: Bencher<'_, '_>, members: u32) {
             netns_cookie: 100 + u64::from(n),
             stands: Pod {
                 domain: NOWHERE,
-                cidr: "10.2.0.0/16".parse().expect("a network"),
-                vip: vip(n),
-                real: None,
+                faces: vec![Face {
+                    cidr: "10.2.0.0/16".parse().expect("a network"),
+                    vip: vip(n),
+                    real: None,
+                }],
                 restricted: false,
             },
         })
@@ -119,7 +121,7 @@ fn desired_state(b: Bencher<'_, '_>, members: u32) {
         let mask = u32::from_ne_bytes([255, 255, 255, 0]);
         routes += &format!("{interface} {to:08X} 0 0001 0 0 0 {mask:08X}\n");
     }
-    let reach = Reach::parse(&routes);
+    let reach = Reach::parse(&routes, "");
     b.bench(|| desired(&me, black_box(&table), &locals, &ids, &reach));
 }
 

@@ -7,6 +7,7 @@
 //! | `netns-in-use`, `cgroup-in-use` | the namespace or cgroup belongs to another pod | 409 |
 //! | `no-address` | the control plane gave the pod no address in time | 504 |
 //! | `kernel` | a step in the kernel failed; nothing of the pod is left behind | 500 |
+//! | `too-many-readers` | sixteen read the events already | 429 |
 //! | `shutting-down` | the node stops | 503 |
 
 use std::{
@@ -18,24 +19,32 @@ use std::{
 
 use axum::{
     Json, Router,
+    body::Body,
     extract::{Path as UrlPath, State, rejection::JsonRejection},
-    http::StatusCode,
+    http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
     routing::{get, put},
 };
 use control_api::{
     attach::{AttachRequest, Attached, NodeReport},
+    events,
+    ids::NodeRef,
     session::{Flow, Refusal},
 };
-use futures::future::BoxFuture;
+use futures::{StreamExt as _, future::BoxFuture, stream};
 use tokio::net::UnixListener;
 
-use crate::keeper::Keeper;
+use crate::{
+    events::{self as feed, Reader},
+    keeper::Keeper,
+};
 
 /// What the socket shows of the running node besides its pods.
 pub trait Insight: Send + Sync + 'static {
     fn flows(&self) -> Vec<Flow>;
     fn report(&self) -> BoxFuture<'_, NodeReport>;
+    /// What happens from now on, and where; `None` when there are too many readers already.
+    fn events(&self) -> Option<(NodeRef, Reader)>;
 }
 
 /// Why the socket cannot be served.
@@ -99,6 +108,7 @@ pub fn router(keeper: Keeper, insight: Arc<dyn Insight>) -> Router {
         .route("/v1/attachments", get(list))
         .route("/v1/flows", get(flows))
         .route("/v1/doctor", get(doctor))
+        .route(events::PATH, get(events))
         .fallback(|| async { Refused(StatusCode::NOT_FOUND, unknown_route()) })
         .with_state(App { keeper, insight })
 }
@@ -117,6 +127,7 @@ impl From<Refusal> for Refused {
             "bad-request" => StatusCode::BAD_REQUEST,
             "netns" | "cgroup" | "hosts" => StatusCode::UNPROCESSABLE_ENTITY,
             "netns-in-use" | "cgroup-in-use" => StatusCode::CONFLICT,
+            "too-many-readers" => StatusCode::TOO_MANY_REQUESTS,
             "no-address" => StatusCode::GATEWAY_TIMEOUT,
             "shutting-down" => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
@@ -160,6 +171,25 @@ async fn flows(State(app): State<App>) -> Json<Vec<Flow>> {
 
 async fn doctor(State(app): State<App>) -> Json<NodeReport> {
     Json(app.insight.report().await)
+}
+
+/// Line by line, until the reader goes; its connection's buffer and its queue are all that it may fall behind.
+async fn events(State(app): State<App>) -> Result<Response, Refused> {
+    let Some((node, reader)) = app.insight.events() else {
+        let message = "too many read the events of this node already, or it stops".to_owned();
+        return Err(Refusal { reason: "too-many-readers".into(), message }.into());
+    };
+    let first = Arc::new(feed::first(node));
+    let later = stream::unfold(reader, |mut reader| async move {
+        let event = reader.next().await?;
+        Some((event, reader))
+    });
+    let lines = stream::iter([first]).chain(later).map(|event| {
+        let mut line = serde_json::to_vec(&*event)?;
+        line.push(b'\n');
+        Ok::<_, serde_json::Error>(line)
+    });
+    Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
 }
 
 #[cfg(test)]

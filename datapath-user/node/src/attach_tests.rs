@@ -1,13 +1,17 @@
 use std::time::Duration;
 
 use axum::{body::Body, http::Request};
-use control_api::session::{Member, RouteUpdate};
+use control_api::{
+    events::{Event, What},
+    session::{Member, RouteUpdate},
+};
 use http_body_util::BodyExt as _;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tower::ServiceExt as _;
 
 use super::*;
 use crate::{
+    events::Feed,
     keeper::{LocalPod, Task},
     kernel::fake::Fake,
     landing::Open,
@@ -22,6 +26,13 @@ impl Insight for Nothing {
     }
     fn report(&self) -> BoxFuture<'_, NodeReport> {
         Box::pin(async { NodeReport { checks: Vec::new() } })
+    }
+    fn events(&self) -> Option<(NodeRef, Reader)> {
+        let feed = Arc::<Feed>::default();
+        let reader = feed.subscribe()?;
+        feed.tell(|| What::Lost { events: 7 });
+        feed.close();
+        Some(("s1/n1".parse().ok()?, reader))
     }
 }
 
@@ -169,7 +180,8 @@ async fn an_attached_pod_has_maps_and_names_and_loses_both_on_detach() {
     let (status, body) = node.put("a", &netns, 1000).await;
     assert_eq!(status, StatusCode::OK, "{body}");
     let attached: Attached = serde_json::from_str(&body).unwrap();
-    assert_eq!((attached.vip, attached.prefix_len), ("10.2.0.1".parse().unwrap(), 24));
+    let [address] = attached.addresses.as_slice() else { panic!("{attached:?}") };
+    assert_eq!((address.vip, address.prefix_len), ("10.2.0.1".parse().unwrap(), 24));
     assert_eq!(attached.netns_cookie, 7);
     assert!(node.in_maps(7));
     let names = fs::read_to_string(node.hosts()).unwrap();
@@ -315,7 +327,7 @@ async fn a_new_address_moves_the_pod_and_a_withdrawn_one_cuts_it_off() {
     assert_eq!(node.put("a", &netns, 1000).await.0, StatusCode::OK);
     node.routes(vec![member("a", "10.2.0.9", "s1/n1", None)]).await;
     let vip: std::net::IpAddr = "10.2.0.9".parse().unwrap();
-    node.when(|v| v.pods.get("a").is_some_and(|p| p.attached.vip == vip)).await;
+    node.when(|v| v.pods.get("a").is_some_and(|p| p.attached.is_vip(vip))).await;
     assert_eq!(node.log(), ["join a 10.2.0.1", "leave a", "join a 10.2.0.9"]);
     node.routes(vec![]).await;
     node.when(|v| v.pods.is_empty()).await;
@@ -342,6 +354,16 @@ async fn stopping_hands_all_pods_to_the_kernel_for_taking_down() {
     assert_eq!(node.put("a", &netns, 1000).await.0, StatusCode::OK);
     let node = node.restart().await;
     assert!(node.log().contains(&"shut down with 1 pods".to_owned()));
+}
+
+#[tokio::test]
+async fn events_are_lines_that_begin_with_who_tells_and_end_with_the_node() {
+    let (status, body) = Node::new().call("GET", "/v1/events", String::new()).await;
+    let lines: Vec<Event> = body.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let what: Vec<_> = lines.into_iter().map(|event| event.what).collect();
+    let node = "s1/n1".parse().unwrap();
+    assert_eq!(what, [What::Listening { node }, What::Lost { events: 7 }]);
+    assert_eq!(status, StatusCode::OK);
 }
 
 #[tokio::test]

@@ -3,14 +3,14 @@
 
 use std::{
     fs, io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use clap::Parser;
 use control_api::{
-    attach,
+    attach, direct,
     ids::{NameError, NodeName},
 };
 use control_identity::{
@@ -19,6 +19,8 @@ use control_identity::{
 };
 use datapath_net::thread::HALT_POLL_US;
 use serde::Deserialize;
+
+use crate::direct::addresses::Setting;
 
 const RELAY_PORT: u16 = 7443;
 const DATA_DIR: &str = "/var/lib/rlark/node";
@@ -36,7 +38,7 @@ pub struct Args {
 
 /// What both the command line and the file may set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Settings {
     /// The control plane, https://HOST[:8443]
     #[arg(long, env = "RLARK_SERVER", value_name = "URL")]
@@ -67,6 +69,13 @@ pub struct Settings {
     /// thread sleeps; 0 saves energy and adds a wake-up to every message [default: 200]
     #[arg(long, value_name = "US")]
     pub halt_poll_us: Option<u32>,
+    /// Take direct carriers from other nodes on this TCP port, for example 7400; 0: on none [default: 0]
+    #[arg(long, value_name = "PORT")]
+    pub direct_port: Option<u16>,
+    /// Where peers reach that port, IP or IP:PORT; repeatable [default: the machine's addresses, and
+    /// the one that the hub sees it come from]
+    #[arg(long, value_name = "IP[:PORT]")]
+    pub direct_address: Vec<String>,
     /// Serve /metrics and /healthz over HTTP here, for example 127.0.0.1:9090
     #[arg(long, value_name = "IP:PORT")]
     pub metrics_address: Option<SocketAddr>,
@@ -97,6 +106,16 @@ pub enum ConfigError {
     },
     #[error("--hub-relay: {text:?} is not HOST:PORT")]
     HubRelay { text: String },
+    #[error("--direct-port: {port} is below {}, where peers are not sent", direct::LEAST_PORT)]
+    DirectPort { port: u16 },
+    #[error("--direct-address needs --direct-port")]
+    NoDirectPort,
+    #[error(
+        "--direct-address: {text:?} is no IP or IP:PORT of one machine that peers can be sent to"
+    )]
+    DirectAddress { text: String },
+    #[error("--direct-address: at most {}", direct::MAX_ADDRESSES)]
+    DirectAddresses,
     #[error(
         "--metrics-address {address} is not on loopback; metrics are served without authentication"
     )]
@@ -115,6 +134,7 @@ pub struct Config {
     pub pins: Option<PathBuf>,
     pub hub_relay: String,
     pub halt_poll: Duration,
+    pub direct: Setting,
     pub metrics_address: Option<SocketAddr>,
 }
 
@@ -149,6 +169,7 @@ impl Args {
             metrics_address: s.metrics_address,
             halt_poll: Duration::from_micros(s.halt_poll_us.unwrap_or(HALT_POLL_US).into()),
             hub_relay,
+            direct: direct_setting(s.direct_port, &s.direct_address)?,
             server,
         })
     }
@@ -166,6 +187,12 @@ impl Settings {
             pins: self.pins.or(file.pins),
             hub_relay: self.hub_relay.or(file.hub_relay),
             halt_poll_us: self.halt_poll_us.or(file.halt_poll_us),
+            direct_port: self.direct_port.or(file.direct_port),
+            direct_address: if self.direct_address.is_empty() {
+                file.direct_address
+            } else {
+                self.direct_address
+            },
             metrics_address: self.metrics_address.or(file.metrics_address),
         }
     }
@@ -195,6 +222,28 @@ fn host_port(text: String) -> Result<String, ConfigError> {
         Some(_) => Ok(text),
         None => Err(ConfigError::HubRelay { text }),
     }
+}
+
+fn direct_setting(port: Option<u16>, named: &[String]) -> Result<Setting, ConfigError> {
+    let Some(port) = port.filter(|p| *p != 0) else {
+        return match named {
+            [] => Ok(Setting { port: None, named: vec![] }),
+            _ => Err(ConfigError::NoDirectPort),
+        };
+    };
+    if port < direct::LEAST_PORT {
+        return Err(ConfigError::DirectPort { port });
+    }
+    if named.len() > direct::MAX_ADDRESSES {
+        return Err(ConfigError::DirectAddresses);
+    }
+    let parse = |text: &String| {
+        let bad = || ConfigError::DirectAddress { text: text.clone() };
+        let bare = text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port));
+        let address = bare.or_else(|_| text.parse::<SocketAddr>()).map_err(|_no_address| bad())?;
+        if direct::is_plausible(&address) { Ok(address) } else { Err(bad()) }
+    };
+    Ok(Setting { port: Some(port), named: named.iter().map(parse).collect::<Result<_, _>>()? })
 }
 
 fn relay_of(host: &str) -> String {
@@ -237,13 +286,31 @@ mod tests {
     }
 
     #[test]
+    fn no_port_is_open_unless_it_is_asked_for() {
+        let server = ["--server", "https://a"];
+        assert_eq!(resolve(&server).unwrap().direct.port, None);
+        let off = [&server[..], &["--direct-port", "0"]].concat();
+        assert_eq!(resolve(&off).unwrap().direct.port, None);
+        let words = ["--direct-port", "7400", "--direct-address", "192.0.2.1", "--direct-address"];
+        let on = [&server[..], &words, &["[2001:db8::1]:17400"]].concat();
+        let direct = resolve(&on).unwrap().direct;
+        let named = ["192.0.2.1:7400", "[2001:db8::1]:17400"].map(|a| a.parse().unwrap());
+        assert_eq!((direct.port, direct.named), (Some(7400), named.to_vec()));
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         let server = ["--server", "https://a"];
-        let cases: [(&[&str], &str); 4] = [
+        let cases: [(&[&str], &str); 9] = [
             (&[], "--server"),
             (&["--hub-relay", "nowhere"], "--hub-relay"),
             (&["--name", "A_B"], "--name"),
             (&["--metrics-address", "0.0.0.0:9090"], "--metrics-address"),
+            (&["--direct-port", "22"], "--direct-port"),
+            (&["--direct-address", "192.0.2.1"], "--direct-port"),
+            (&["--direct-port", "7400", "--direct-address", "127.0.0.1"], "127.0.0.1"),
+            (&["--direct-port", "7400", "--direct-address", "host"], "host"),
+            (&["--direct-port", "7400", "--direct-address", "192.0.2.1:22"], "192.0.2.1:22"),
         ];
         for (words, part) in cases {
             let words = if words.is_empty() { vec![] } else { [&server[..], words].concat() };

@@ -7,9 +7,10 @@ use std::{
 };
 
 use control_api::ids::{DomainName, NodeRef};
-use datapath_relay::{BoxFuture, Deliver, Reason};
+use datapath_relay::{BoxFuture, Deliver, Reason, Told};
 
 use crate::{
+    events::{self, Feed},
     keeper::{Keeper, View},
     kernel::Kernel,
     packets::Packets,
@@ -25,6 +26,7 @@ pub struct Delivery {
     kernel: Arc<dyn Kernel>,
     refusals: Arc<Mutex<Refusals>>,
     packets: Arc<Packets>,
+    feed: Arc<Feed>,
 }
 
 impl std::fmt::Debug for Delivery {
@@ -40,8 +42,9 @@ impl Delivery {
         kernel: Arc<dyn Kernel>,
         refusals: Arc<Mutex<Refusals>>,
         packets: Arc<Packets>,
+        feed: Arc<Feed>,
     ) -> Self {
-        Self { keeper, kernel, refusals, packets }
+        Self { keeper, kernel, refusals, packets, feed }
     }
 
     async fn connect(
@@ -118,18 +121,30 @@ impl Deliver for Delivery {
             self.kernel.remember_refusal(id, dst, reason.errno());
         }
     }
+
+    fn listens(&self) -> bool {
+        self.feed.has_readers()
+    }
+
+    fn tell(&self, told: Told) {
+        let view = self.keeper.view();
+        self.feed.tell(|| events::told(&view, told));
+    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use control_api::{attach::Attached, session::RouteUpdate};
+    use control_api::{
+        attach::{Attached, VirtualAddress},
+        session::RouteUpdate,
+    };
 
     use super::*;
     use crate::{
         keeper::LocalPod,
         kernel::Join,
         plan::{
-            desired::{DomainId, Pod},
+            desired::{DomainId, Face, Pod},
             table::tests::{domain, member},
         },
     };
@@ -148,8 +163,7 @@ pub(crate) mod tests {
         let attached = Attached {
             uid: "here".into(),
             domain: "d".parse().unwrap(),
-            vip: "10.2.0.1".parse().unwrap(),
-            prefix_len: 24,
+            addresses: vec![VirtualAddress { vip: "10.2.0.1".parse().unwrap(), prefix_len: 24 }],
             interface: "rl0".into(),
             netns_cookie: 77,
         };
@@ -163,9 +177,11 @@ pub(crate) mod tests {
                 cookie: 77,
                 pod: Pod {
                     domain: DomainId(1),
-                    cidr: "10.2.0.0/24".parse().unwrap(),
-                    vip: "10.2.0.1".parse().unwrap(),
-                    real: None,
+                    faces: vec![Face {
+                        cidr: "10.2.0.0/24".parse().unwrap(),
+                        vip: "10.2.0.1".parse().unwrap(),
+                        real: None,
+                    }],
                     restricted: false,
                 },
             },

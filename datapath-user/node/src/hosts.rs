@@ -3,6 +3,7 @@
 //! ```text
 //! # BEGIN rlark domain
 //! 10.2.0.1 actor-0.rlark-domain actor-0.site-a.demo.rlark
+//! fd00:2::1 actor-0.rlark-domain actor-0.site-a.demo.rlark
 //! # END rlark domain
 //! ```
 //!
@@ -59,7 +60,9 @@ pub fn section(domain: &Domain, own: &Member) -> String {
             line += &format!(" {}.{}.{}{LONG}", m.pod, m.node.cluster, domain.name);
         }
         if !line.is_empty() {
-            lines.insert((m.vip, m.uid.as_str()), line);
+            for vip in &m.vips {
+                lines.insert((*vip, m.uid.as_str()), line.clone());
+            }
         }
     }
     lines.into_iter().fold(String::new(), |mut text, ((vip, _), names)| {

@@ -7,7 +7,13 @@
 mod attachments;
 mod task;
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use control_api::{
     attach::{AttachRequest, Attached},
@@ -40,6 +46,17 @@ pub struct LocalPod {
     pub hosts: Option<PathBuf>,
 }
 
+impl LocalPod {
+    /// Its own address of the family of `far`; the unspecified one when it has none.
+    #[must_use]
+    pub fn vip_towards(&self, far: IpAddr) -> IpAddr {
+        let mut own = self.attached.addresses.iter().map(|a| a.vip);
+        let unspecified =
+            if far.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        own.find(|vip| vip.is_ipv4() == far.is_ipv4()).unwrap_or(unspecified)
+    }
+}
+
 /// What is known at one moment. Never edited: a change publishes another one.
 #[derive(Clone, Debug, Default)]
 pub struct View {
@@ -54,7 +71,7 @@ impl View {
     #[must_use]
     pub fn local(&self, domain: &DomainName, vip: IpAddr) -> Option<&Arc<LocalPod>> {
         let vip = vip.to_canonical();
-        self.pods.values().find(|p| p.attached.domain == *domain && p.attached.vip == vip)
+        self.pods.values().find(|p| p.attached.domain == *domain && p.attached.is_vip(vip))
     }
 
     /// The Domains that have a pod here.
@@ -103,6 +120,12 @@ impl From<Stopped> for Refusal {
     fn from(e: Stopped) -> Self {
         Self { reason: "shutting-down".into(), message: e.to_string() }
     }
+}
+
+/// Addresses as people read them.
+pub(crate) fn listed<'a>(addresses: impl IntoIterator<Item = &'a IpAddr>) -> String {
+    let all: Vec<String> = addresses.into_iter().map(ToString::to_string).collect();
+    all.join(" and ")
 }
 
 impl Keeper {
@@ -182,7 +205,7 @@ impl Keeper {
         let why = match view.table.domain(domain).map(|d| d.member(uid)) {
             None => format!("this node knows no Domain {domain}"),
             Some(None) => format!("Domain {domain} has no address for it"),
-            Some(Some(m)) => format!("its address {} belongs to node {}", m.vip, m.node),
+            Some(Some(m)) => format!("its address {} belongs to node {}", listed(&m.vips), m.node),
         };
         Refusal {
             reason: "no-address".into(),

@@ -20,6 +20,8 @@ use datapath_net::packet::Tap;
 use futures::{future::BoxFuture, stream::BoxStream};
 use tokio::net::TcpListener;
 
+pub use datapath_loader::seen::End as DirectEnd;
+
 pub use crate::plan::desired::is_host;
 use crate::plan::{
     desired::{DomainId, Pod, Way},
@@ -93,13 +95,38 @@ pub struct Join {
 pub struct DirectFlow {
     /// The connecting socket's cookie.
     pub id: u64,
+    /// Of the namespace that it is in.
+    pub cookie: u64,
     pub domain: DomainId,
     pub from: SocketAddr,
     pub to: SocketAddr,
     /// False while the first packet has no answer.
     pub established: bool,
     pub rtt: Option<Duration>,
+    /// Segments sent again; `None`: not known.
+    pub retransmits: Option<u64>,
+    /// From the connecting side, and to it.
+    pub bytes_out: u64,
+    pub bytes_in: u64,
     pub age: Duration,
+}
+
+/// What the hooks see while they are asked to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// A call of process `pid`, in the pod with that namespace, failed with `errno`.
+    Refused {
+        cookie: u64,
+        udp: bool,
+        to: SocketAddr,
+        reason: &'static str,
+        errno: u32,
+        pid: u32,
+    },
+    Opened(DirectFlow),
+    Ended(DirectFlow, DirectEnd),
+    /// So many found no room.
+    Lost(u64),
 }
 
 /// How often the programs decided something.
@@ -111,6 +138,9 @@ pub struct Count {
     pub reason: &'static str,
     pub count: u64,
 }
+
+/// [`Socket::at`] of a listener on `::` that takes no IPv4.
+pub use datapath_loader::ANY_V6_ONLY;
 
 /// A socket that peers may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -141,8 +171,9 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// Sets the pod up, in this order: landing listener, guard, `rl0` with its routes. Idempotent.
     /// The listener accepts what the guard lands; its connections' local address is the peer that
-    /// the pod wanted to reach. For a pod on the host network there is the listener alone, and [`Kernel::asked`] tells the peer.
-    fn join(&self, join: Join) -> BoxFuture<'_, Result<TcpListener, KernelError>>;
+    /// the pod wanted to reach. For a pod on the host network there are only listeners, one per address family, and
+    /// [`Kernel::asked`] tells the peer.
+    fn join(&self, join: Join) -> BoxFuture<'_, Result<Vec<TcpListener>, KernelError>>;
 
     /// Undoes [`Kernel::join`] in the opposite order: without the route nothing is misdelivered
     /// when the guard goes. A namespace that is gone is success.
@@ -230,6 +261,21 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// A member spoke from a socket that is bound to its VIP: what is sent to it for a while goes there.
     fn answer_on_vip(&self, domain: DomainId, member: SocketAddr, ttl: Duration);
+
+    /// What the hooks see while [`Kernel::watch`] holds; the first caller has it. Must be called inside a runtime.
+    fn seen(&self) -> Option<BoxStream<'static, Seen>>;
+
+    /// The hooks tell what they see for this long from now; zero: no longer.
+    fn watch(&self, within: Duration);
+
+    /// Sends an echo request inside the pod's namespace, from its address to another, and waits for the answer.
+    fn echo(
+        &self,
+        cookie: u64,
+        from: IpAddr,
+        to: IpAddr,
+        within: Duration,
+    ) -> BoxFuture<'_, io::Result<Duration>>;
 
     /// Before the process ends for good: takes out what is not pinned. `joins` are all pods.
     fn shut_down(&self, joins: Vec<Join>) -> BoxFuture<'_, ()>;

@@ -81,7 +81,10 @@ fn ends(
 ) -> (SocketAddr, SocketAddr) {
     let cookie = pod.join.cookie;
     match is_host(cookie).then(|| kernel.asked(cookie, from)).flatten() {
-        Some(asked) => (SocketAddr::new(pod.attached.vip, from.port()), canonical(asked)),
+        Some(asked) => {
+            let asked = canonical(asked);
+            (SocketAddr::new(pod.vip_towards(asked.ip()), from.port()), asked)
+        }
         None => (from, to),
     }
 }

@@ -7,6 +7,7 @@
 //!  runtime ─ PUT ─▶ attach  ─▶   │ view
 //!                                ▼
 //!  pod ── guard ─▶ landing ─▶ open ─▶ relay ══ SSH ══ relay ─▶ deliver ─▶ pod
+//!  hooks ── refusals, direct flows ──▶ events ──▶ readers (node.sock)
 //!  pod ── rl0 ────▶ packets ────────▶ relay ══ SSH ══ relay ─▶ packets ─▶ pod
 //! ```
 //!
@@ -18,6 +19,8 @@ pub mod carriers;
 pub mod certificates;
 pub mod config;
 pub mod deliver;
+pub mod direct;
+pub mod events;
 pub mod hosts;
 pub mod keeper;
 pub mod kernel;

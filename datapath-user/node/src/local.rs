@@ -10,7 +10,10 @@ use std::{
     time::Instant,
 };
 
-use control_api::session::{Flow, FlowState, Protocol, Verdict};
+use control_api::{
+    events::{Refused, Refuser, What},
+    session::{Flow, FlowState, Protocol, Verdict},
+};
 use datapath_net::{
     sockets::{Tuning, tune},
     splice::{self, Meter},
@@ -19,7 +22,7 @@ use datapath_relay::{OpenRequest, Reason};
 use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
 
-use crate::landing::reset;
+use crate::{events::Feed, landing::reset};
 
 /// Distinguishes these ids from the relay's.
 const ID_BASE: u64 = 1 << 62;
@@ -30,6 +33,7 @@ pub struct LocalFlows {
     tasks: TaskTracker,
     flows: Arc<Mutex<BTreeMap<u64, Arc<Entry>>>>,
     next: Arc<AtomicU64>,
+    feed: Arc<Feed>,
 }
 
 #[derive(Debug)]
@@ -41,6 +45,12 @@ struct Entry {
 }
 
 impl LocalFlows {
+    /// Tells `feed` of them.
+    #[must_use]
+    pub fn new(feed: Arc<Feed>) -> Self {
+        Self { feed, ..Self::default() }
+    }
+
     /// Carries one flow: `connect` makes the other end. Must be called inside the node's runtime.
     pub fn spawn<F, C>(&self, request: OpenRequest, stream: TcpStream, connect: C)
     where
@@ -56,17 +66,24 @@ impl LocalFlows {
         });
         let flows = Arc::clone(&self.flows);
         lock(&flows).insert(id, Arc::clone(&entry));
+        let feed = Arc::clone(&self.feed);
         self.tasks.spawn(async move {
             match connect(request).await.map(TcpStream::from_std) {
                 Ok(Ok(other)) => {
                     entry.open.store(true, Ordering::Relaxed);
-                    carry(stream, other, &entry.meter).await;
+                    feed.tell(|| What::Opened(entry.flow(id)));
+                    let in_order = carry(stream, other, &entry.meter).await;
+                    feed.tell(|| What::Closed(entry.ended(id, in_order)));
                 }
                 Ok(Err(e)) => {
                     tracing::warn!(error = %e, "local flow lost");
                     reset(stream);
                 }
-                Err(_counted_by_the_delivery) => reset(stream),
+                // Counted by the delivery.
+                Err(reason) => {
+                    feed.tell(|| entry.refused(reason));
+                    reset(stream);
+                }
             }
             lock(&flows).remove(&id);
         });
@@ -75,31 +92,61 @@ impl LocalFlows {
     /// As people see them.
     #[must_use]
     pub fn list(&self) -> Vec<Flow> {
-        let flows = lock(&self.flows);
-        flows
-            .iter()
-            .map(|(id, e)| Flow {
-                id: *id,
-                domain: e.request.domain.clone(),
-                protocol: Protocol::Tcp,
-                from_pod: e.request.from_pod.clone(),
-                from: e.request.src,
-                to_pod: e.request.to_pod.clone(),
-                to: e.request.dst,
-                verdict: Verdict::Relay,
-                carrier: "local".to_owned(),
-                state: match e.open.load(Ordering::Relaxed) {
-                    false => FlowState::Opening,
-                    true => FlowState::Open,
-                },
-                bytes_out: e.meter.a_to_b.load(Ordering::Relaxed),
-                bytes_in: e.meter.b_to_a.load(Ordering::Relaxed),
-                rtt_us: None,
-                age_ms: u64::try_from(e.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-                outgoing: true,
-                reason: String::new(),
-            })
-            .collect()
+        lock(&self.flows).iter().map(|(id, e)| e.flow(*id)).collect()
+    }
+}
+
+impl Entry {
+    fn flow(&self, id: u64) -> Flow {
+        let r = &self.request;
+        Flow {
+            id,
+            domain: r.domain.clone(),
+            protocol: Protocol::Tcp,
+            from_pod: r.from_pod.clone(),
+            from: r.src,
+            to_pod: r.to_pod.clone(),
+            to: r.dst,
+            verdict: Verdict::Relay,
+            carrier: "local".to_owned(),
+            state: match self.open.load(Ordering::Relaxed) {
+                false => FlowState::Opening,
+                true => FlowState::Open,
+            },
+            bytes_out: self.meter.a_to_b.load(Ordering::Relaxed),
+            bytes_in: self.meter.b_to_a.load(Ordering::Relaxed),
+            rtt_us: None,
+            retransmits: None,
+            lost: 0,
+            age_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            outgoing: true,
+            reason: String::new(),
+        }
+    }
+
+    fn ended(&self, id: u64, in_order: bool) -> Flow {
+        let (state, reason) = if in_order {
+            (FlowState::Closed, String::new())
+        } else {
+            (FlowState::Reset, Reason::Reset.as_str().to_owned())
+        };
+        Flow { state, reason, ..self.flow(id) }
+    }
+
+    fn refused(&self, reason: Reason) -> What {
+        let r = &self.request;
+        What::Refused(Refused {
+            domain: r.domain.clone(),
+            protocol: Protocol::Tcp,
+            from_pod: r.from_pod.clone(),
+            from: r.src,
+            to_pod: r.to_pod.clone(),
+            to: r.dst,
+            reason: reason.as_str().to_owned(),
+            errno: None,
+            by: Refuser::Node,
+            pid: None,
+        })
     }
 }
 
@@ -107,15 +154,15 @@ fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn carry(a: TcpStream, b: TcpStream, meter: &Meter) {
+/// False when it was reset.
+async fn carry(a: TcpStream, b: TcpStream, meter: &Meter) -> bool {
     for stream in [&a, &b] {
         if let Err(e) = tune(stream, Tuning::default()) {
             tracing::debug!(error = %e, "local flow without its socket options");
         }
     }
-    if let Err(e) = splice::join(a, b, meter).await {
-        tracing::debug!(error = %e, "local flow reset");
-    }
+    let joined = splice::join(a, b, meter).await;
+    joined.inspect_err(|e| tracing::debug!(error = %e, "local flow reset")).is_ok()
 }
 
 #[cfg(test)]

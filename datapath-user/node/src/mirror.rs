@@ -66,10 +66,24 @@ impl Mirror {
     }
 
     fn write(&self, (domain, uid): &Key, old: Option<&Ports>, new: Option<&Ports>) -> bool {
-        let done = self.kernel.mirror(mirror_number(domain, uid), old, new);
-        done.inspect_err(|e| tracing::warn!(%domain, uid, error = chain(e), "ports not mirrored"))
-            .is_ok()
+        // One number per family, since a port may be open to one of them only. Both are tried.
+        let done = [true, false].map(|is_v4| {
+            let number = mirror_number(domain, uid, is_v4);
+            let of = |ports: &Ports| of_family(ports, is_v4);
+            let (old, new) = (old.map(of), new.map(of));
+            let done = self.kernel.mirror(number, old.as_ref(), new.as_ref());
+            done.inspect_err(
+                |e| tracing::warn!(%domain, uid, error = chain(e), "ports not mirrored"),
+            )
+        });
+        done.iter().all(Result::is_ok)
     }
+}
+
+/// What an address of one family leads to; as [`Kernel::mirror`] takes it, in `tcp` and `udp_vip`.
+fn of_family(ports: &Ports, is_v4: bool) -> Ports {
+    let tcp = if is_v4 { &ports.tcp } else { &ports.tcp6 };
+    Ports { tcp: tcp.clone(), udp_vip: ports.udp_vip.clone(), ..Ports::default() }
 }
 
 #[cfg(test)]
@@ -82,13 +96,23 @@ mod tests {
         let kernel = Arc::new(Fake::default());
         let mirror = Mirror::new(Arc::<Fake>::clone(&kernel));
         let (domain, uid): (DomainName, String) = ("d".parse().unwrap(), "u".to_owned());
-        let number = mirror_number(&domain, &uid);
+        let number = mirror_number(&domain, &uid, true);
         let held = || kernel.state.lock().unwrap().mirror.get(&number).cloned();
-        let ports = |tcp: &[u16]| Ports { tcp: tcp.to_vec(), udp_vip: vec![] };
+        let ports = |tcp: &[u16]| Ports { tcp: tcp.to_vec(), ..Ports::default() };
         mirror.say(domain.clone(), uid.clone(), Some(ports(&[80])));
         mirror.say(domain.clone(), uid.clone(), Some(ports(&[81])));
         assert_eq!(held(), Some(ports(&[81])));
-        assert_ne!(number, mirror_number(&"e".parse().unwrap(), &uid), "another Domain's pod");
+        assert_ne!(
+            number,
+            mirror_number(&"e".parse().unwrap(), &uid, true),
+            "another Domain's pod"
+        );
+        let v6 = mirror_number(&domain, &uid, false);
+        let held6 = || kernel.state.lock().unwrap().mirror.get(&v6).cloned();
+        assert_eq!(held6(), Some(ports(&[])), "nothing is open to IPv6");
+        let both = Ports { tcp6: vec![443], ..ports(&[81]) };
+        mirror.say(domain.clone(), uid.clone(), Some(both));
+        assert_eq!((held(), held6()), (Some(ports(&[81])), Some(ports(&[443]))));
         mirror.say(domain.clone(), uid.clone(), None);
         assert_eq!(held(), None);
         mirror.say(domain, uid, Some(ports(&[82])));

@@ -30,6 +30,14 @@ use crate::{
     certificates::Certificates,
     config::Config,
     deliver::Delivery,
+    direct::{
+        Direct,
+        addresses::{Announcer, Own},
+        expected::Expected,
+        listener,
+        peers::Peers,
+    },
+    events::{Feed, pump},
     keeper::{Keeper, Task, chain},
     kernel::{
         Kernel,
@@ -77,6 +85,12 @@ pub enum NodeError {
         #[source]
         source: io::Error,
     },
+    #[error("the direct port {port} cannot be taken")]
+    DirectPort {
+        port: u16,
+        #[source]
+        source: io::Error,
+    },
     #[error("{part} ended, so the node was stopped")]
     Part { part: &'static str },
 }
@@ -111,17 +125,23 @@ impl Core {
     ) -> Result<Self, NodeError> {
         let (keeper, inbox) = Keeper::new(relay_config.node.clone());
         let refusals = Arc::new(Mutex::new(Refusals::default()));
-        let packets =
-            Arc::new(Packets::new(keeper.clone(), Arc::clone(&kernel), Arc::clone(&refusals)));
+        let feed = Arc::new(Feed::default());
+        let packets = Arc::new(Packets::new(
+            keeper.clone(),
+            Arc::clone(&kernel),
+            Arc::clone(&refusals),
+            Arc::clone(&feed),
+        ));
         let delivery = Arc::new(Delivery::new(
             keeper.clone(),
             Arc::clone(&kernel),
             Arc::clone(&refusals),
             Arc::clone(&packets),
+            Arc::clone(&feed),
         ));
         let deliver: Arc<dyn Deliver> = Arc::<Delivery>::clone(&delivery);
         let relay = Relay::new(relay_config, deliver, paths)?;
-        let local = LocalFlows::default();
+        let local = LocalFlows::new(Arc::clone(&feed));
         let opener = Arc::new(Opener {
             keeper: keeper.clone(),
             relay: relay.clone(),
@@ -129,6 +149,7 @@ impl Core {
             local: local.clone(),
             packets: Arc::clone(&packets),
             refusals: Arc::clone(&refusals),
+            feed: Arc::clone(&feed),
             runtime: Handle::current(),
         });
         let task = Task::load(inbox, data_dir, Arc::clone(&kernel), opener)?;
@@ -139,6 +160,7 @@ impl Core {
             local,
             packets,
             refusals,
+            feed,
             session,
         });
         let mirror = Arc::new(Mirror::new(Arc::clone(&kernel)));
@@ -166,11 +188,13 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), NodeErro
     let Some(identity) = enrol(&config, &stop).await? else { return Ok(()) };
     let (state, session) = watch::channel(SessionState::Connecting);
     let client = identity.http_client();
-    let paths = HubPaths::new(client.clone(), config.hub_relay.clone(), Handle::current());
+    let (own, owned) = watch::channel(Arc::<Own>::default());
+    let relay_address = config.hub_relay.clone();
+    let paths = HubPaths::new(client.clone(), relay_address, Handle::current(), owned);
     let mut relay_config = RelayConfig::new(identity.machine().clone());
     relay_config.halt_poll = config.halt_poll;
     let core = Core::build(relay_config, &data_dir, Arc::new(machine), Arc::new(paths), session)?;
-    let parts = start(&config, core, socket, (identity, client, state), &stop).await?;
+    let parts = start(&config, core, socket, (identity, client, state, own), &stop).await?;
     supervise(parts, stop).await
 }
 
@@ -219,7 +243,12 @@ async fn start(
     config: &Config,
     core: Core,
     socket: UnixListener,
-    (identity, client, state): (Identity, Client, watch::Sender<SessionState>),
+    (identity, client, state, own): (
+        Identity,
+        Client,
+        watch::Sender<SessionState>,
+        watch::Sender<Arc<Own>>,
+    ),
     stop: &CancellationToken,
 ) -> Result<Parts, NodeError> {
     let Core { keeper, task, relay, observer, mirror, kernel } = core;
@@ -242,19 +271,21 @@ async fn start(
         // Without events of the kernel nothing is told; that is no reason to stop.
         halt.cancelled().await;
     });
+    let direct = start_direct(config, &relay, &observer, own.subscribe(), (&mut set, stop))?;
     let dials = TaskTracker::new();
     let app = served::router(
         keeper.clone(),
         relay.clone(),
         Arc::clone(&observer),
         (mirror, open),
-        &config.hub_relay,
+        (&config.hub_relay, direct),
         dials.clone(),
     );
     let renewing = identity.clone();
     let moved = Moved::default();
-    let (following, halt) =
-        (roaming::follow(client.clone(), moved.clone(), relay.clone()), stop.clone());
+    let announcer = Announcer { setting: config.direct.clone(), publish: own };
+    let following = roaming::follow(client.clone(), moved.clone(), relay.clone(), announcer);
+    let halt = stop.clone();
     part(&mut set, "the watch of addresses", async move {
         halt.run_until_cancelled(following).await;
         // Without it changes are noticed later; that is no reason to stop.
@@ -268,8 +299,17 @@ async fn start(
     });
     let certificates = Certificates { client, relay, keeper: keeper.clone() };
     part(&mut set, "Domain certificates", certificates.run(stop.clone()));
+    let (halt, watching) = (stop.clone(), Arc::clone(&observer));
+    part(&mut set, "the event stream", async move {
+        halt.run_until_cancelled(pump::run(watching)).await;
+    });
+    let (halt, feed) = (stop.clone(), Arc::clone(&observer.feed));
     let app: Router = attach::router(keeper, observer);
-    let done = stop.clone().cancelled_owned();
+    // Streams of events have no end of their own.
+    let done = async move {
+        halt.cancelled().await;
+        feed.close();
+    };
     part(&mut set, "the socket for runtimes", async move {
         log_end(axum::serve(socket, app).with_graceful_shutdown(done).await);
     });
@@ -277,6 +317,33 @@ async fn start(
     part(&mut keeper_set, "the keeper", task.run(keeper_stop.clone()));
     tracing::info!(node = %me, socket = %config.socket.display(), "rlark-node is up");
     Ok(Parts { set, keeper: keeper_set, keeper_stop })
+}
+
+/// The port for direct carriers, if there is to be one, and what is told of it.
+fn start_direct(
+    config: &Config,
+    relay: &Relay,
+    observer: &Observer,
+    own: watch::Receiver<Arc<Own>>,
+    (set, stop): (&mut JoinSet<&'static str>, &CancellationToken),
+) -> Result<Direct, NodeError> {
+    let expected = config.direct.port.map(|_| Arc::<Expected>::default());
+    if let (Some(port), Some(expected)) = (config.direct.port, &expected) {
+        let socket =
+            listener::bind(port).map_err(|source| NodeError::DirectPort { port, source })?;
+        let listener = listener::Listener {
+            expected: Arc::clone(expected),
+            relay: relay.clone(),
+            refusals: Arc::clone(&observer.refusals),
+        };
+        let halt = stop.clone();
+        part(set, "the direct port", async move {
+            halt.run_until_cancelled(listener.serve(socket)).await;
+        });
+        tracing::info!(port, "direct carriers are taken");
+    }
+    let peers = Arc::new(Peers::new(relay.clone(), expected.clone()));
+    Ok(Direct { expected, peers, own })
 }
 
 fn part(

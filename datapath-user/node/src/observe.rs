@@ -9,6 +9,7 @@ use std::{
 
 use control_api::{
     attach::NodeReport,
+    ids::NodeRef,
     session::{Flow, FlowState, ProbeHop, ProbeReport, ProbeRequest, Protocol, Verdict},
 };
 use control_identity::session::SessionState;
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 
 use crate::{
     attach::Insight,
+    events::{Feed, Reader, pump},
     keeper::{Keeper, LocalPod, View},
     kernel::{DirectFlow, Kernel},
     local::LocalFlows,
@@ -37,6 +39,7 @@ pub struct Observer {
     pub local: LocalFlows,
     pub packets: Arc<Packets>,
     pub refusals: Arc<Mutex<Refusals>>,
+    pub feed: Arc<Feed>,
     pub session: watch::Receiver<SessionState>,
 }
 
@@ -57,8 +60,14 @@ impl Observer {
         let view = self.keeper.view();
         let relayed = self.relay.flows().into_iter().map(|f| relayed(&view, f));
         let direct = self.kernel.direct_flows().into_iter().filter_map(|f| direct(&view, &f));
-        let packets = self.packets.list().into_iter().map(|f| self.packets_named(&view, f));
-        relayed.chain(self.local.list()).chain(packets).chain(direct).collect()
+        relayed.chain(self.local.list()).chain(self.packet_flows()).chain(direct).collect()
+    }
+
+    /// Flows of what is no stream, as far as they pass this node.
+    #[must_use]
+    pub fn packet_flows(&self) -> Vec<Flow> {
+        let view = self.keeper.view();
+        self.packets.list().into_iter().map(|f| self.packets_named(&view, f)).collect()
     }
 
     /// Packets belong to no carrier for longer than one: the one they would take now is shown.
@@ -113,6 +122,16 @@ impl Observer {
             let detail = format!("Domain {}, {} flows, rtt {rtt}", carrier.domain, carrier.flows);
             checks.push(hop(format!("carrier {}", carrier.name), true, detail));
         }
+        for direct in self.relay.directs() {
+            // The hub's path serves: a peer that cannot be reached past it is no fault.
+            let detail = match (direct.stands, direct.failure) {
+                (true, _) => "stands".to_owned(),
+                (false, Some(why)) => format!("through the hub; last attempt: {why}"),
+                (false, None) => "through the hub; nothing to try".to_owned(),
+            };
+            let name = format!("direct path to {} in Domain {}", direct.peer, direct.domain);
+            checks.push(hop(name, true, detail));
+        }
         for pod in view.pods.values() {
             let name = member_name(&view, pod);
             for check in self.kernel.pod_checks(pod.join.clone()).await {
@@ -137,17 +156,23 @@ impl Insight for Observer {
     fn report(&self) -> BoxFuture<'_, NodeReport> {
         Box::pin(async { NodeReport { checks: self.checks().await } })
     }
+
+    fn events(&self) -> Option<(NodeRef, Reader)> {
+        // Before the reader is told that it hears all.
+        self.kernel.watch(pump::ASKED_FOR);
+        Some((self.keeper.me().clone(), self.feed.subscribe()?))
+    }
 }
 
 /// The accepting side is not told the names; the routes know them.
-fn named(domain: Option<&Arc<Domain>>, given: String, ip: std::net::IpAddr) -> String {
+pub(crate) fn named(domain: Option<&Arc<Domain>>, given: String, ip: std::net::IpAddr) -> String {
     if !given.is_empty() {
         return given;
     }
     domain.and_then(|d| d.holder(ip)).map_or_else(|| "-".to_owned(), |m| m.pod.clone())
 }
 
-fn relayed(view: &View, f: FlowStats) -> Flow {
+pub(crate) fn relayed(view: &View, f: FlowStats) -> Flow {
     let domain = view.table.domain(&f.domain);
     Flow {
         id: f.id,
@@ -163,6 +188,8 @@ fn relayed(view: &View, f: FlowStats) -> Flow {
         bytes_out: f.bytes_out,
         bytes_in: f.bytes_in,
         rtt_us: f.rtt.map(micros),
+        retransmits: f.retransmits,
+        lost: 0,
         age_ms: u64::try_from(f.age.as_millis()).unwrap_or(u64::MAX),
         outgoing: f.outgoing,
         reason: f.reason.map(|r| r.as_str().to_owned()).unwrap_or_default(),
@@ -185,9 +212,8 @@ fn micros(d: std::time::Duration) -> u64 {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// `None` for a Domain that has just left. Byte counts of direct flows stay in the kernel's
-/// sockets and are not known here.
-fn direct(view: &View, f: &DirectFlow) -> Option<Flow> {
+/// `None` for a Domain that has just left.
+pub(crate) fn direct(view: &View, f: &DirectFlow) -> Option<Flow> {
     let name = view.ids.name(f.domain)?;
     let domain = view.table.domain(name);
     Some(Flow {
@@ -201,9 +227,11 @@ fn direct(view: &View, f: &DirectFlow) -> Option<Flow> {
         verdict: Verdict::Direct,
         carrier: "-".to_owned(),
         state: if f.established { FlowState::Open } else { FlowState::Opening },
-        bytes_out: 0,
-        bytes_in: 0,
+        bytes_out: f.bytes_out,
+        bytes_in: f.bytes_in,
         rtt_us: f.rtt.map(micros),
+        retransmits: f.retransmits,
+        lost: 0,
         age_ms: u64::try_from(f.age.as_millis()).unwrap_or(u64::MAX),
         outgoing: true,
         reason: String::new(),

@@ -2,20 +2,25 @@
 //! pod of this very node.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex},
 };
 
-use control_api::{ids::NodeRef, session::Member};
+use control_api::{
+    ids::NodeRef,
+    session::{Member, Protocol},
+};
 use datapath_relay::{Deliver as _, OpenRequest, Reason, Relay};
 use tokio::{net::TcpStream, runtime::Handle};
 
 use crate::{
     deliver::Delivery,
+    events::{Feed, Refusal},
     keeper::{Keeper, LocalPod, View},
     landing::{Open, reset},
     local::LocalFlows,
     packets::Packets,
+    plan::desired::Face,
     refusals::Refusals,
 };
 
@@ -27,6 +32,7 @@ pub struct Opener {
     pub local: LocalFlows,
     pub packets: Arc<Packets>,
     pub refusals: Arc<Mutex<Refusals>>,
+    pub feed: Arc<Feed>,
     /// The node's own: flows within the node must not hold up the relay's thread.
     pub runtime: Handle,
 }
@@ -50,7 +56,7 @@ pub fn target(
 ) -> Result<OpenRequest, Reason> {
     let attached = &pod.attached;
     let domain = view.table.domain(&attached.domain).ok_or(Reason::HostUnreachable)?;
-    if src.ip() != attached.vip {
+    if !attached.is_vip(src.ip()) {
         return Err(Reason::Denied);
     }
     let to = domain.holder(dst.ip()).ok_or(Reason::HostUnreachable)?;
@@ -63,6 +69,13 @@ pub fn target(
         from_pod: from.pod.clone(),
         to_pod: to.pod.clone(),
     })
+}
+
+/// Whether the pod was connected to, rather than connecting. A real address within the Domain's network is some other pod's VIP here:
+/// nobody connects to it directly.
+fn is_own(pod: &LocalPod, to: IpAddr) -> bool {
+    let real = |face: &Face| face.real == Some(to) && !face.cidr.contains(to);
+    pod.attached.is_vip(to) || pod.join.pod.faces.iter().any(real)
 }
 
 /// A member's direct connection for a listener on the pod's VIP that the guard has no hold of. Its addresses are the real ones, or
@@ -80,14 +93,17 @@ pub fn arrival(
     let domain = view.table.domain(&attached.domain).ok_or(Reason::HostUnreachable)?;
     let to = domain.member(&attached.uid).ok_or(Reason::HostUnreachable)?;
     let at_site = |m: &&Member| m.node.cluster == to.node.cluster;
-    let is_it = |m: &&Member| m.vip == src.ip() || m.local_ip == Some(src.ip());
+    let is_it = |m: &&Member| m.vips.contains(&src.ip()) || m.local_ips.contains(&src.ip());
+    // Both ends show addresses of one family.
+    let vip = |of: &[IpAddr]| of.iter().copied().find(|vip| vip.is_ipv4() == src.is_ipv4());
+    let no_such = Reason::HostUnreachable;
     let mut from = domain.members().filter(at_site).filter(is_it);
     match (from.next(), from.next()) {
         (Some(from), None) => Ok(OpenRequest {
             domain: attached.domain.clone(),
             peer: from.node.clone(),
-            src: SocketAddr::new(from.vip, src.port()),
-            dst: SocketAddr::new(attached.vip, dst.port()),
+            src: SocketAddr::new(vip(&from.vips).ok_or(no_such)?, src.port()),
+            dst: SocketAddr::new(vip(&to.vips).ok_or(no_such)?, dst.port()),
             from_pod: from.pod.clone(),
             to_pod: to.pod.clone(),
         }),
@@ -123,7 +139,7 @@ impl Open for Opener {
 
     fn open(&self, pod: &Arc<LocalPod>, from: SocketAddr, to: SocketAddr, stream: TcpStream) {
         let view = self.keeper.view();
-        let arrives = to.ip() == pod.attached.vip || pod.join.pod.real == Some(to.ip());
+        let arrives = is_own(pod, to.ip());
         let request =
             if arrives { arrival(&view, pod, from, to) } else { target(&view, pod, from, to) };
         match request {
@@ -134,6 +150,14 @@ impl Open for Opener {
                 let uid = &pod.attached.uid;
                 tracing::info!(pod = uid, %from, %to, %reason, "landed connection refused");
                 Refusals::count(&self.refusals, reason);
+                let refusal = Refusal {
+                    domain: &pod.attached.domain,
+                    protocol: Protocol::Tcp,
+                    from,
+                    to,
+                    reason: reason.as_str(),
+                };
+                self.feed.tell(|| refusal.event(&view));
                 reset(stream);
             }
         }
@@ -144,7 +168,9 @@ impl Open for Opener {
     }
 
     fn closed(&self, pod: &LocalPod) {
-        self.relay.drop_pod(&pod.attached.domain, pod.attached.vip);
+        for address in &pod.attached.addresses {
+            self.relay.drop_pod(&pod.attached.domain, address.vip);
+        }
     }
 }
 
@@ -168,7 +194,7 @@ mod tests {
         {
             for member in domains.iter_mut().flat_map(|d| &mut d.members) {
                 if member.uid == uid {
-                    member.local_ip = Some(real.parse().unwrap());
+                    member.local_ips = vec![real.parse().unwrap()];
                 }
             }
         }

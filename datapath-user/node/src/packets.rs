@@ -3,9 +3,10 @@
 
 pub mod header;
 mod table;
+mod tally;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io,
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -17,17 +18,20 @@ use control_api::{
     session::{Flow, Member, Protocol},
 };
 use datapath_net::packet::Tap;
-use datapath_relay::{Reason, Relay};
+use datapath_relay::{PacketLoss, Reason, Relay};
 
 use crate::{
     deliver,
+    events::{self, Feed},
     keeper::{Keeper, LocalPod, View},
     kernel::{Kernel, is_host},
     landing::Open,
-    packets::{header::Header, table::PacketFlows},
+    packets::{header::Header, table::PacketFlows, tally::Tally},
     plan::{desired::DomainId, table::Domain},
     refusals::Refusals,
 };
+
+pub use self::tally::Counts;
 
 /// So many packets of one pod, then others have their turn.
 const RUN: usize = 32;
@@ -70,8 +74,8 @@ pub fn outgoing(view: &View, pod: &LocalPod, me: &NodeRef, h: &Header) -> Result
     let domain = view.table.domain(&attached.domain).ok_or(Reason::HostUnreachable)?;
     let to = domain.holder(h.dst.ip()).ok_or(Reason::HostUnreachable)?;
     // A pod whose address was withdrawn still has it on its interface.
-    let own = domain.member(&attached.uid).map(|m| m.vip);
-    let is_own = Some(h.src.ip()) == own && view.pods.contains_key(&attached.uid);
+    let own = domain.member(&attached.uid).is_some_and(|m| m.vips.contains(&h.src.ip()));
+    let is_own = own && view.pods.contains_key(&attached.uid);
     if !is_own || !allowed(domain, h) {
         return Err(Reason::Denied);
     }
@@ -97,6 +101,8 @@ pub struct Packets {
     kernel: Arc<dyn Kernel>,
     refusals: Arc<Mutex<Refusals>>,
     flows: Mutex<PacketFlows>,
+    tally: Mutex<Tally>,
+    feed: Arc<Feed>,
     /// When the hook was told of a member's socket on its VIP.
     told: Mutex<HashMap<(DomainId, SocketAddr), Instant>>,
 }
@@ -109,8 +115,14 @@ impl std::fmt::Debug for Packets {
 
 impl Packets {
     #[must_use]
-    pub fn new(keeper: Keeper, kernel: Arc<dyn Kernel>, refusals: Arc<Mutex<Refusals>>) -> Self {
-        Self { keeper, kernel, refusals, flows: Mutex::default(), told: Mutex::default() }
+    pub fn new(
+        keeper: Keeper,
+        kernel: Arc<dyn Kernel>,
+        refusals: Arc<Mutex<Refusals>>,
+        feed: Arc<Feed>,
+    ) -> Self {
+        let (flows, tally, told) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { keeper, kernel, refusals, flows, tally, feed, told }
     }
 
     /// A pod of this machine sends.
@@ -121,36 +133,74 @@ impl Packets {
         let view = self.keeper.view();
         let target = outgoing(&view, pod, self.keeper.me(), &h);
         let left = match target {
-            Ok(Target::Peer(peer)) => relay.send_packet(domain, &peer, packet),
+            Ok(Target::Peer(peer)) => {
+                relay.send_packet(domain, &peer, packet).map_err(PacketLoss::as_str)
+            }
             Ok(Target::Here(cookie)) => self.deliver(&view, cookie, domain, &h, packet),
-            Err(reason) => return Refusals::count(&self.refusals, reason),
+            Err(reason) => return self.refuse(&view, domain, &h, reason),
         };
-        if left {
-            self.flows().note(domain, &h, packet.len(), true, Instant::now());
-        } else {
-            Refusals::count(&self.refusals, Reason::Limit);
+        self.passed(domain, &h, packet.len(), true, left);
+    }
+
+    fn passed(
+        &self,
+        domain: &DomainName,
+        h: &Header,
+        length: usize,
+        outgoing: bool,
+        result: Result<(), &'static str>,
+    ) {
+        match result {
+            Ok(()) => {
+                self.flows().note(domain, h, length, outgoing, Instant::now());
+                self.tally().passed(domain, outgoing, length);
+            }
+            Err(why) => {
+                self.flows().note_loss(domain, h);
+                self.tally().lost(domain, why);
+                Refusals::count(&self.refusals, Reason::Limit);
+            }
         }
+    }
+
+    fn refuse(&self, view: &View, domain: &DomainName, h: &Header, reason: Reason) {
+        let code = match reason {
+            Reason::HostUnreachable | Reason::NotHere => "unknown_target",
+            Reason::SourceForged => "forged",
+            _ => reason.as_str(),
+        };
+        self.tally().lost(domain, code);
+        Refusals::count(&self.refusals, reason);
+        let refusal = events::Refusal {
+            domain,
+            protocol: h.protocol,
+            from: h.src,
+            to: h.dst,
+            reason: reason.as_str(),
+        };
+        self.feed.tell(|| refusal.event(view));
     }
 
     /// A peer's relay delivers what one of its pods sent.
     pub fn from_peer(&self, domain: &DomainName, peer: &NodeRef, packet: &[u8]) {
         let Some(h) = header::parse(packet) else {
+            self.tally().lost(domain, "malformed");
             return Refusals::count(&self.refusals, Reason::Protocol);
         };
         let view = self.keeper.view();
         match deliver::check(&view, domain, peer, h.src, h.dst) {
             Ok(_) if !view.table.domain(domain).is_some_and(|d| allowed(d, &h)) => {
-                Refusals::count(&self.refusals, Reason::Denied);
+                self.refuse(&view, domain, &h, Reason::Denied);
             }
             // No interface of the machine takes packets for it.
             Ok(cookie) if is_host(cookie) => {
-                Refusals::count(&self.refusals, Reason::HostUnreachable);
+                self.refuse(&view, domain, &h, Reason::HostUnreachable);
             }
-            Ok(cookie) if self.deliver(&view, cookie, domain, &h, packet) => {
-                self.flows().note(domain, &h, packet.len(), false, Instant::now());
+            Ok(cookie) => {
+                let result = self.deliver(&view, cookie, domain, &h, packet);
+                self.passed(domain, &h, packet.len(), false, result);
             }
-            Ok(_) => Refusals::count(&self.refusals, Reason::Limit),
-            Err(reason) => Refusals::count(&self.refusals, reason),
+            Err(reason) => self.refuse(&view, domain, &h, reason),
         }
     }
 
@@ -161,7 +211,7 @@ impl Packets {
         domain: &DomainName,
         h: &Header,
         packet: &[u8],
-    ) -> bool {
+    ) -> Result<(), &'static str> {
         self.answer_there(view, domain, h);
         self.inject(cookie, h.dst.ip(), packet)
     }
@@ -189,13 +239,25 @@ impl Packets {
         self.kernel.answer_on_vip(id, h.src, ANSWER_TTL);
     }
 
-    fn inject(&self, cookie: u64, to: IpAddr, packet: &[u8]) -> bool {
-        let injected = self.kernel.inject(cookie, to, packet);
-        injected.inspect_err(|error| tracing::debug!(%to, %error, "packet lost")).is_ok()
+    fn inject(&self, cookie: u64, to: IpAddr, packet: &[u8]) -> Result<(), &'static str> {
+        self.kernel.inject(cookie, to, packet).map_err(|error| {
+            tracing::debug!(%to, %error, "packet lost");
+            "not_delivered"
+        })
     }
 
     fn flows(&self) -> MutexGuard<'_, PacketFlows> {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What crossed and what was lost, by Domain.
+    #[must_use]
+    pub fn counts(&self) -> BTreeMap<DomainName, Counts> {
+        self.tally().all()
     }
 
     /// As people see them, without names and carriers.
@@ -263,7 +325,8 @@ mod tests {
         let mut view = view();
         view.ids.assign(&"d".parse().unwrap());
         let (keeper, _views) = keeper.with_view(view);
-        let packets = Packets::new(keeper, Arc::<Fake>::clone(&kernel) as _, Arc::default());
+        let kernel2 = Arc::<Fake>::clone(&kernel);
+        let packets = Packets::new(keeper, kernel2, Arc::default(), Arc::default());
         let domain = "d".parse().unwrap();
         for (node, src) in [("s2/n1", "10.2.0.2"), ("s1/n2", "10.2.0.3"), ("s1/n2", "10.2.0.3")] {
             packets.from_peer(&domain, &node.parse().unwrap(), &udp(src, "10.2.0.1"));

@@ -14,8 +14,13 @@ pub struct Refusals(BTreeMap<&'static str, u64>);
 impl Refusals {
     /// One more.
     pub fn count(of: &Mutex<Self>, reason: Reason) {
+        Self::count_as(of, reason.as_str());
+    }
+
+    /// One more, of a reason that no peer is told.
+    pub fn count_as(of: &Mutex<Self>, reason: &'static str) {
         let mut counts = of.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.0.entry(reason.as_str()).or_default();
+        let count = counts.0.entry(reason).or_default();
         *count = count.saturating_add(1);
     }
 

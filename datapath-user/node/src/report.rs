@@ -19,7 +19,8 @@ use tokio::sync::watch;
 
 use crate::{
     keeper::{Keeper, LocalPod},
-    kernel::{Changed, Kernel, Socket},
+    kernel::{ANY_V6_ONLY, Changed, Kernel, Socket},
+    plan::desired::Face,
 };
 
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
@@ -60,19 +61,33 @@ pub async fn follow(kernel: Arc<dyn Kernel>, keeper: Keeper, publish: watch::Sen
 /// What peers can reach of these pods.
 fn open<'a>(pods: impl Iterator<Item = &'a LocalPod>, sockets: &BTreeSet<Socket>) -> Open {
     let of = |pod: &LocalPod| {
-        let (vip, real) = (pod.attached.vip, pod.join.pod.real);
-        let own = |ip: IpAddr| ip.is_unspecified() || ip == vip || Some(ip) == real;
-        let (mut tcp, mut udp) = (BTreeSet::new(), BTreeSet::new());
+        let faces = &pod.join.pod.faces;
+        let (mut tcp, mut tcp6, mut udp) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for s in sockets.iter().filter(|s| s.cookie == pod.join.cookie) {
             if s.udp {
                 udp.insert(s.at.port());
-            } else if own(s.at.ip().to_canonical()) {
-                tcp.insert(s.at.port());
+                continue;
+            }
+            for face in faces.iter().filter(|face| leads_to(face, s.at.ip())) {
+                let of_family = if face.vip.is_ipv4() { &mut tcp } else { &mut tcp6 };
+                of_family.insert(s.at.port());
             }
         }
-        Ports { tcp: tcp.into_iter().collect(), udp_vip: udp.into_iter().collect() }
+        let list = |ports: BTreeSet<u16>| ports.into_iter().collect();
+        Ports { tcp: list(tcp), tcp6: list(tcp6), udp_vip: list(udp) }
     };
     pods.map(|pod| ((pod.attached.domain.clone(), pod.attached.uid.clone()), of(pod))).collect()
+}
+
+/// Whether a VIP leads to a listener at this address.
+fn leads_to(face: &Face, at: IpAddr) -> bool {
+    match at {
+        ANY_V6_ONLY => face.vip.is_ipv6(),
+        // IPv6's takes IPv4 as well.
+        IpAddr::V6(any) if any.is_unspecified() => true,
+        IpAddr::V4(any) if any.is_unspecified() => face.vip.is_ipv4(),
+        at => at.to_canonical() == face.vip || Some(at.to_canonical()) == face.real,
+    }
 }
 
 /// The lines that lead from what was told to what is.

@@ -8,7 +8,7 @@ fn tcp(at: &str) -> Socket {
 }
 
 fn ports(tcp: &[u16], udp: &[u16]) -> Ports {
-    Ports { tcp: tcp.to_vec(), udp_vip: udp.to_vec() }
+    Ports { tcp: tcp.to_vec(), udp_vip: udp.to_vec(), ..Ports::default() }
 }
 
 #[test]
@@ -27,6 +27,30 @@ fn what_peers_can_reach_is_told_and_nothing_else() {
     let open = open(view.pods.values().map(Arc::as_ref), &sockets.into());
     let key = ("d".parse().unwrap(), "here".to_owned());
     assert_eq!(open, Open::from([(key, ports(&[80, 81], &[53]))]));
+}
+
+#[test]
+fn a_listener_is_told_to_the_families_that_reach_it() {
+    let mut view = view();
+    let pod = Arc::make_mut(view.pods.get_mut("here").unwrap());
+    pod.join.pod.faces.push(Face {
+        cidr: "fd00:2::/64".parse().unwrap(),
+        vip: "fd00:2::1".parse().unwrap(),
+        real: Some("fd72::1".parse().unwrap()),
+    });
+    let sockets = [
+        tcp("[::]:80"),
+        tcp("0.0.0.0:81"),
+        tcp("10.2.0.1:82"),
+        tcp("[fd00:2::1]:83"),
+        tcp("[fd72::1]:84"),
+        tcp("[::ffff:10.2.0.1]:85"),
+        Socket { at: (ANY_V6_ONLY, 86).into(), ..tcp("[::]:0") },
+    ];
+    let open = open(view.pods.values().map(Arc::as_ref), &sockets.into());
+    let told = open.values().next().unwrap();
+    assert_eq!(told.tcp, [80, 81, 82, 85]);
+    assert_eq!(told.tcp6, [80, 83, 84, 86]);
 }
 
 #[test]

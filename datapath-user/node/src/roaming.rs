@@ -8,14 +8,22 @@ use control_identity::{client::Client, session::Moved};
 use datapath_net::address_watch::{AddressWatch, Change};
 use datapath_relay::Relay;
 
+use crate::direct::addresses::Announcer;
+
 /// Follows the changes; ends when they cannot be seen (any more).
-pub async fn follow(client: Client, session: Moved, relay: Relay) {
-    let Err(error) = each(&client, &session, &relay).await;
+pub async fn follow(client: Client, session: Moved, relay: Relay, announcer: Announcer) {
+    let Err(error) = each(&client, &session, &relay, &announcer).await;
     tracing::warn!(%error, "changes of this machine's network are not seen");
 }
 
-async fn each(client: &Client, session: &Moved, relay: &Relay) -> io::Result<Infallible> {
+async fn each(
+    client: &Client,
+    session: &Moved,
+    relay: &Relay,
+    announcer: &Announcer,
+) -> io::Result<Infallible> {
     let mut watch = AddressWatch::new()?;
+    announcer.refresh();
     loop {
         let change = watch.changed().await?;
         tracing::info!(?change, "the network of this machine changed");
@@ -25,5 +33,9 @@ async fn each(client: &Client, session: &Moved, relay: &Relay) -> io::Result<Inf
         }
         session.tell();
         relay.moved();
+        // A peer that was out of reach may be in it now. A pod's interface has no such address.
+        if announcer.refresh() || change == Change::DefaultRoute {
+            relay.probe_direct();
+        }
     }
 }

@@ -15,8 +15,10 @@ use axum::{
     http::StatusCode,
     routing::{get, post},
 };
-use control_api::session::{
-    DialRequest, Flow, ProbeReport, ProbeRequest, Refusal, RouteUpdate, machine,
+use control_api::{
+    direct::{DirectOffer, ExpectRequest},
+    ids::{DomainName, NodeRef},
+    session::{DialRequest, Flow, Lane, ProbeReport, ProbeRequest, Refusal, RouteUpdate, machine},
 };
 use datapath_relay::{Path, Relay};
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -28,6 +30,7 @@ use tokio_util::{io::StreamReader, task::TaskTracker};
 
 use crate::{
     carriers,
+    direct::{Direct, addresses, expected::Meeting},
     keeper::{Keeper, chain},
     mirror::Mirror,
     observe::Observer,
@@ -50,20 +53,21 @@ struct App {
     mirror: Arc<Mirror>,
     open: watch::Receiver<Arc<Open>>,
     relay_address: Arc<str>,
+    direct: Direct,
     dials: Arc<Semaphore>,
     tasks: TaskTracker,
     /// The newest route stream; an older one that lingers after a reconnect must not write.
     stream: Arc<AtomicU64>,
 }
 
-/// The routes of the session. `ports`: those of others in, our own out; `relay_address` is `host:port` of the hub's splice; `tasks` owns the
-/// dials under way.
+/// The routes of the session. `ports`: those of others in, our own out; `relay_address` is `host:port` of the hub's splice, `direct` what
+/// goes past it; `tasks` owns the dials under way.
 pub fn router(
     keeper: Keeper,
     relay: Relay,
     observer: Arc<Observer>,
     ports: (Arc<Mirror>, watch::Receiver<Arc<Open>>),
-    relay_address: &str,
+    (relay_address, direct): (&str, Direct),
     tasks: TaskTracker,
 ) -> Router {
     let (mirror, open) = ports;
@@ -74,6 +78,7 @@ pub fn router(
         mirror,
         open,
         relay_address: relay_address.into(),
+        direct,
         dials: Arc::new(Semaphore::new(MAX_DIALS)),
         tasks,
         stream: Arc::default(),
@@ -82,6 +87,7 @@ pub fn router(
         .route(machine::ROUTES, post(routes))
         .route(machine::REPORT, get(report))
         .route(machine::DIAL, post(dial))
+        .route(machine::EXPECT, post(expect))
         .route(machine::FLOWS, get(flows))
         .route(machine::PROBE, post(probe))
         .with_state(app)
@@ -128,6 +134,14 @@ async fn routes(State(app): State<App>, body: Body) -> Result<StatusCode, Refuse
             RouteUpdate::KeepAlive => continue,
             RouteUpdate::Ports { domain, uid, ports } => {
                 app.mirror.say(domain, uid, ports);
+                continue;
+            }
+            RouteUpdate::Peers { peers } => {
+                app.direct.peers.replace(peers);
+                continue;
+            }
+            RouteUpdate::Peer { node, machine } => {
+                app.direct.peers.say(node, machine);
                 continue;
             }
             _ => {}
@@ -180,33 +194,68 @@ async fn read_line(
 }
 
 async fn report(State(app): State<App>) -> Body {
-    std::future::ready(Body::from_stream(report::lines(app.open))).await
+    // The first line is the ports' snapshot: the first stream is asked first.
+    let all = futures::stream::select(report::lines(app.open), addresses::lines(app.direct.own));
+    std::future::ready(Body::from_stream(all)).await
+}
+
+impl App {
+    /// Refuses a peer that has no pod in the Domain.
+    fn check_peer(&self, domain: &DomainName, peer: &NodeRef) -> Result<(), Refused> {
+        let view = self.keeper.view();
+        let known = view.table.domain(domain).is_some_and(|d| d.members().any(|m| m.node == *peer));
+        if known {
+            return Ok(());
+        }
+        let why = format!("{peer} has no pod in Domain {domain}");
+        Err(refuse(StatusCode::FORBIDDEN, "unknown-peer", why))
+    }
+
+    /// The peer may come to our port, and we perhaps to its.
+    fn offered(&self, domain: &DomainName, peer: &NodeRef, lane: Lane, offer: &DirectOffer) {
+        if let Some(expected) = &self.direct.expected {
+            let meeting = Meeting { domain: domain.clone(), peer: peer.clone(), lane };
+            if !expected.expect(std::time::Instant::now(), &offer.ticket, meeting) {
+                tracing::debug!(%peer, "too many direct carriers are expected");
+            }
+        }
+        self.relay.offer(domain, peer, &offer.addresses);
+    }
+}
+
+async fn expect(
+    State(app): State<App>,
+    Json(request): Json<ExpectRequest>,
+) -> Result<StatusCode, Refused> {
+    app.check_peer(&request.domain, &request.peer)?;
+    app.offered(&request.domain, &request.peer, request.lane, &request.offer);
+    std::future::ready(Ok(StatusCode::ACCEPTED)).await
 }
 
 async fn dial(
     State(app): State<App>,
     Json(request): Json<DialRequest>,
 ) -> Result<StatusCode, Refused> {
-    let known = app
-        .keeper
-        .view()
-        .table
-        .domain(&request.domain)
-        .is_some_and(|d| d.members().any(|m| m.node == request.peer));
-    if !known {
-        let why = format!("{} has no pod in Domain {}", request.peer, request.domain);
-        return Err(refuse(StatusCode::FORBIDDEN, "unknown-peer", why));
-    }
+    app.check_peer(&request.domain, &request.peer)?;
     let Ok(permit) = Arc::clone(&app.dials).try_acquire_owned() else {
         let why = "too many carriers are being paired";
         return Err(refuse(StatusCode::TOO_MANY_REQUESTS, "busy", why));
     };
+    let offer = request.ticket.direct.as_ref();
+    if let Some(offer) = offer {
+        app.offered(&request.domain, &request.peer, request.lane, offer);
+    }
+    // A peer that reached us directly leaves the hub.
+    let may_leave = offer.is_some() && app.direct.expected.is_some();
     app.tasks.spawn(async move {
         let _permit = permit;
         let paired = carriers::pair(&app.relay_address, &request.ticket).await;
         let stream = match paired.map(tokio::net::TcpStream::into_std) {
             Ok(Ok(stream)) => stream,
             Ok(Err(e)) => return tracing::warn!(peer = %request.peer, error = %e, "carrier lost"),
+            Err(e) if may_leave => {
+                return tracing::debug!(peer = %request.peer, error = chain(&e), "no carrier");
+            }
             Err(e) => {
                 return tracing::warn!(peer = %request.peer, error = chain(&e), "no carrier");
             }

@@ -1,7 +1,10 @@
 use std::net::IpAddr;
 
 use axum::http::Request;
-use control_api::ids::{DomainName, NodeRef};
+use control_api::{
+    direct::PeerMachine,
+    ids::{DomainName, NodeRef},
+};
 use control_identity::session::SessionState;
 use datapath_relay::{BoxFuture, Lane, Paths, RelayConfig};
 use http_body_util::BodyExt as _;
@@ -10,6 +13,7 @@ use tower::ServiceExt as _;
 
 use super::*;
 use crate::{
+    direct::{expected::Expected, peers::Peers},
     kernel::fake::Fake,
     node::Core,
     plan::table::tests::{domain, member},
@@ -32,6 +36,7 @@ struct Node {
     app: Router,
     metrics: Router,
     keeper: Keeper,
+    expected: Arc<Expected>,
     _task: AbortOnDropHandle<()>,
     _dir: tempfile::TempDir,
 }
@@ -52,8 +57,13 @@ fn node() -> Node {
     let task = AbortOnDropHandle::new(tokio::spawn(task.run(CancellationToken::new())));
     let tracker = TaskTracker::new();
     let metrics = crate::metrics::router(Arc::clone(&observer));
-    let app = router(keeper.clone(), relay, observer, (mirror, open), "127.0.0.1:1", tracker);
-    Node { app, metrics, keeper, _task: task, _dir: dir }
+    let (_, own) = watch::channel(Arc::default());
+    let expected = Arc::<Expected>::default();
+    let peers = Arc::new(Peers::new(relay.clone(), Some(Arc::clone(&expected))));
+    let direct = Direct { expected: Some(Arc::clone(&expected)), peers, own };
+    let app =
+        router(keeper.clone(), relay, observer, (mirror, open), ("127.0.0.1:1", direct), tracker);
+    Node { app, metrics, keeper, expected, _task: task, _dir: dir }
 }
 
 async fn call(app: &Router, path: &str, body: impl Into<Body>) -> (StatusCode, String) {
@@ -116,6 +126,48 @@ async fn only_a_peer_with_a_pod_in_the_domain_is_dialled() {
     };
     assert_eq!(call(&node.app, machine::DIAL, request("s9/n9")).await.0, StatusCode::FORBIDDEN);
     assert_eq!(call(&node.app, machine::DIAL, request("s2/n1")).await.0, StatusCode::ACCEPTED);
+}
+
+#[tokio::test]
+async fn a_peer_may_come_directly_with_a_ticket_until_its_machine_is_removed_or_another() {
+    let node = node();
+    let peers = |machine: &str| RouteUpdate::Peers {
+        peers: vec![PeerMachine { node: "s2/n1".parse().unwrap(), machine: machine.to_owned() }],
+    };
+    let one = |machine: Option<&str>| RouteUpdate::Peer {
+        node: "s2/n1".parse().unwrap(),
+        machine: machine.map(ToOwned::to_owned),
+    };
+    let expect = |peer: &str, ticket: &str| {
+        serde_json::json!({"domain": "d", "peer": peer, "lane": "bulk",
+            "offer": {"ticket": ticket, "addresses": ["192.0.2.1:7400"]}})
+        .to_string()
+    };
+    let come = |ticket: &str| node.expected.take(std::time::Instant::now(), ticket).is_some();
+    call(&node.app, machine::ROUTES, lines(&[snapshot(), peers("m1")])).await;
+    let stranger = call(&node.app, machine::EXPECT, expect("s9/n9", "t0")).await.0;
+    assert_eq!((stranger, come("t0")), (StatusCode::FORBIDDEN, false));
+    let told = call(&node.app, machine::EXPECT, expect("s2/n1", "t1")).await.0;
+    assert_eq!((told, come("t1"), come("t1")), (StatusCode::ACCEPTED, true, false));
+
+    // The same again is no news; all else cuts it off, whatever stream tells it.
+    let changes: [(&[RouteUpdate], bool); 5] = [
+        (&[snapshot(), peers("m1"), one(Some("m1"))], true),
+        (&[snapshot(), peers("m2")], false),
+        (&[snapshot(), one(Some("m3"))], false),
+        (&[snapshot(), one(None)], false),
+        (&[snapshot(), one(Some("m4")), peers("m4")], true),
+    ];
+    for (i, (updates, may_come)) in changes.into_iter().enumerate() {
+        let ticket = format!("c{i}");
+        call(&node.app, machine::EXPECT, expect("s2/n1", &ticket)).await;
+        call(&node.app, machine::ROUTES, lines(updates)).await;
+        assert_eq!(come(&ticket), may_come, "{updates:?}");
+    }
+    let dial = serde_json::json!({"domain": "d", "peer": "s2/n1", "lane": "bulk",
+        "ticket": {"ticket": "ab".repeat(32), "direct": {"ticket": "t2", "addresses": []}}});
+    call(&node.app, machine::DIAL, dial.to_string()).await;
+    assert!(come("t2"), "it comes with the call to the hub's relay as well");
 }
 
 #[tokio::test]

@@ -193,11 +193,11 @@ fn pod(name: &str) -> Result<NamedNetns, Box<dyn std::error::Error>> {
 fn member(uid: &str, vip: &str, node: &str, local_ip: Option<&str>) -> Member {
     Member {
         uid: uid.into(),
-        vip: vip.parse().unwrap(),
+        vips: vec![vip.parse().unwrap()],
         pod: format!("{uid}-0"),
         pod_namespace: "rlark-system".into(),
         node: node.parse().unwrap(),
-        local_ip: local_ip.map(|ip| ip.parse().unwrap()),
+        local_ips: local_ip.map(|ip| ip.parse().unwrap()).into_iter().collect(),
         task: String::new(),
         job: String::new(),
     }

@@ -48,6 +48,17 @@ pub trait Deliver: Send + Sync + 'static {
     fn refused(&self, domain: &DomainName, dst: SocketAddr, reason: Reason) {
         let _: (&DomainName, SocketAddr, Reason) = (domain, dst, reason);
     }
+
+    /// Whether [`Deliver::tell`] is wanted now. Asked at the beginning and end of every flow: it must cost nothing.
+    fn listens(&self) -> bool {
+        false
+    }
+
+    /// Told of what begins and ends, while somebody listens. Called on a lane's thread: it must not block. Does nothing unless
+    /// implemented.
+    fn tell(&self, told: Told) {
+        drop(told);
+    }
 }
 
 /// How to reach peers: `rlark-node` implements it.
@@ -62,6 +73,45 @@ pub trait Paths: Send + Sync + 'static {
         peer: &'a NodeRef,
         lane: Lane,
     ) -> BoxFuture<'a, io::Result<Path>>;
+
+    /// All ways to the peer, side by side: whichever stands first is used, and a direct one that
+    /// comes later takes over what the hub's carries. Limited and called like [`Paths::dial`],
+    /// which is all there is unless this is implemented.
+    fn race<'a>(
+        &'a self,
+        domain: &'a DomainName,
+        peer: &'a NodeRef,
+        lane: Lane,
+    ) -> BoxFuture<'a, io::Result<Race<'a>>> {
+        let hub = self.dial(domain, peer, lane);
+        Box::pin(async move { Ok(Race { hub, direct: None }) })
+    }
+
+    /// The direct way alone, while the hub's carrier stands: after [`crate::Relay::offer`] and
+    /// [`crate::Relay::probe_direct`], and every [`RelayConfig::direct_every`].
+    /// [`io::ErrorKind::Unsupported`] when the peer listens nowhere: it is not asked again until
+    /// there is an offer.
+    fn dial_direct<'a>(
+        &'a self,
+        domain: &'a DomainName,
+        peer: &'a NodeRef,
+        lane: Lane,
+    ) -> BoxFuture<'a, io::Result<Path>> {
+        let _: (&DomainName, &NodeRef, Lane) = (domain, peer, lane);
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
+}
+
+/// The ways to a peer. Nothing is dialled before it is polled.
+pub struct Race<'a> {
+    pub hub: BoxFuture<'a, io::Result<Path>>,
+    pub direct: Option<BoxFuture<'static, io::Result<Path>>>,
+}
+
+impl std::fmt::Debug for Race<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Race").field("direct", &self.direct.is_some()).finish_non_exhaustive()
+    }
 }
 
 /// Over what a carrier runs; the first word of its name.
@@ -156,6 +206,15 @@ pub struct RelayConfig {
     pub dead_after: Duration,
     /// A carrier without flows is closed after this.
     pub idle_carrier: Duration,
+    /// And so is one through the hub after this, while a direct one of its lane stands.
+    pub spare_carrier: Duration,
+    /// How often a direct way that failed is tried again, about.
+    pub direct_every: Duration,
+    /// How long an offered direct way may wait for the peer's own attempt.
+    pub offer_delay: Duration,
+    /// For how long a peer that was cut off gets no direct carrier: longer than a ticket and a
+    /// handshake last together.
+    pub cut_for: Duration,
     /// How many ended flows [`crate::Relay::flows`] remembers.
     pub history: usize,
 }
@@ -182,6 +241,10 @@ impl RelayConfig {
             ping_every: Duration::from_secs(5),
             dead_after: Duration::from_secs(15),
             idle_carrier: Duration::from_secs(300),
+            spare_carrier: Duration::from_secs(10),
+            direct_every: Duration::from_secs(300),
+            offer_delay: Duration::from_secs(2),
+            cut_for: Duration::from_secs(60),
             history: 256,
         }
     }
@@ -221,11 +284,68 @@ pub struct FlowStats {
     pub bytes_in: u64,
     /// The carrier's smoothed round-trip time, once measured.
     pub rtt: Option<Duration>,
+    /// Segments of the carrier that the kernel sent again, all its flows' together; while it has one.
+    pub retransmits: Option<u64>,
     pub age: Duration,
     /// Whether this node is the connecting side.
     pub outgoing: bool,
+    /// Whether the far end ever accepted it.
+    pub stood: bool,
     /// Why it failed.
     pub reason: Option<Reason>,
+}
+
+/// What [`Deliver::tell`] tells.
+#[derive(Clone, Debug)]
+pub enum Told {
+    /// Both ends stand.
+    Opened(FlowStats),
+    /// It ended, or never stood ([`FlowStats::stood`]).
+    Ended(FlowStats),
+    /// It was refused before there was a flow.
+    Refused {
+        domain: DomainName,
+        src: SocketAddr,
+        dst: SocketAddr,
+        reason: Reason,
+    },
+    CarrierUp {
+        domain: DomainName,
+        peer: NodeRef,
+        name: String,
+    },
+    CarrierDown {
+        domain: DomainName,
+        peer: NodeRef,
+        name: String,
+        why: &'static str,
+    },
+}
+
+/// Why a packet was lost before it left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum PacketLoss {
+    #[error("no identity in the Domain")]
+    NoIdentity,
+    #[error("longer than a frame holds")]
+    TooLarge,
+    #[error("the peer takes no packets, or is gone")]
+    NoPeer,
+    #[error("the carrier has as many waiting as it may")]
+    QueueFull,
+}
+
+impl PacketLoss {
+    /// A stable metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoIdentity => "no_identity",
+            Self::TooLarge => "too_large",
+            Self::NoPeer => "no_peer",
+            Self::QueueFull => "queue_full",
+        }
+    }
 }
 
 /// Totals since the start of the process.
@@ -244,8 +364,25 @@ pub struct Counters {
     pub peers_refused: u64,
     pub flows_resumed: u64,
     pub flows_moved: u64,
+    /// From the hub to a direct carrier.
+    pub flows_upgraded: u64,
+    /// Segments that the kernel sent again on carriers, ended ones included.
+    pub carrier_retransmits: u64,
+    /// Packets that waited for a carrier in vain.
+    pub packets_stale: u64,
     pub flows_now: u64,
     pub carriers_now: u64,
+}
+
+/// What [`crate::Relay::directs`] tells of one peer.
+#[derive(Clone, Debug)]
+pub struct DirectStats {
+    pub domain: DomainName,
+    pub peer: NodeRef,
+    /// Whether a direct carrier stands.
+    pub stands: bool,
+    /// Why the last attempt at one came to nothing, if there was one.
+    pub failure: Option<String>,
 }
 
 /// What [`crate::Relay::carriers`] tells.
@@ -257,6 +394,8 @@ pub struct CarrierStats {
     pub lane: Lane,
     pub via: Via,
     pub rtt: Option<Duration>,
+    /// Segments that the kernel sent again.
+    pub retransmits: u64,
     pub age: Duration,
     pub flows: usize,
 }

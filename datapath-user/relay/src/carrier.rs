@@ -3,14 +3,16 @@
 use std::{
     net::{IpAddr, Shutdown, TcpStream},
     sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant, SystemTime},
 };
 
 use bytes::{Bytes, BytesMut};
 use control_api::ids::NodeRef;
+use datapath_net::path as net_path;
+use datapath_net::sockets::tcp_info;
 use datapath_wire::{
     Frame,
     frame::{HEAD, PACKETS},
@@ -19,11 +21,17 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    api::{Lane, RelayConfig, Via},
+    api::{Lane, PacketLoss, RelayConfig, Via},
     pipe::Gate,
     queue::{Closed, Queue},
+    shared::Hold as _,
 };
 
+/// A path whose round trip is so many times the least one, and at least so long (in microseconds), so often in a row, is
+/// another path.
+const GROWN: u64 = 8;
+const FAR: u64 = 4000;
+const SAMPLES: u32 = 3;
 /// How long a retired carrier may still send what is queued.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -38,8 +46,11 @@ pub(crate) struct Carrier {
     pub(crate) dead: CancellationToken,
     /// Flows that use it now.
     pub(crate) flows: AtomicUsize,
+    /// Another carrier does its work.
+    pub(crate) spare: AtomicBool,
     /// The same connection that russh reads: shutting it down ends the session at once.
     tcp: TcpStream,
+    path: Mutex<Option<net_path::Path>>,
     /// Microseconds after `born`.
     heard: AtomicU64,
     busy: AtomicU64,
@@ -48,6 +59,9 @@ pub(crate) struct Carrier {
     /// Smoothed and least round trip in microseconds; 0 until measured.
     rtt: AtomicU64,
     rtt_min: AtomicU64,
+    /// So many round trips in a row were far from the least.
+    far: AtomicU32,
+    retransmits: AtomicU64,
 }
 
 impl std::fmt::Debug for Carrier {
@@ -67,12 +81,16 @@ impl Carrier {
             gate: Arc::default(),
             dead: CancellationToken::new(),
             flows: AtomicUsize::new(0),
+            spare: AtomicBool::new(false),
             tcp,
+            path: Mutex::default(),
             heard: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             features: AtomicU32::new(0),
             rtt: AtomicU64::new(0),
             rtt_min: AtomicU64::new(0),
+            far: AtomicU32::new(0),
+            retransmits: AtomicU64::new(0),
         }
     }
 
@@ -99,15 +117,19 @@ impl Carrier {
         }
     }
 
-    /// Queues an IP packet; false when it is lost.
-    pub(crate) fn send_packet(&self, packet: &[u8]) -> bool {
+    /// Queues an IP packet.
+    pub(crate) fn send_packet(&self, packet: &[u8]) -> Result<(), PacketLoss> {
         if self.features.load(Relaxed) & PACKETS == 0 {
-            return false;
+            return Err(PacketLoss::NoPeer);
         }
         self.used();
         let mut frame = BytesMut::with_capacity(HEAD + packet.len());
         Frame::Packet { bytes: packet }.encode(&mut frame);
-        self.queue.push_packet(frame.freeze()).unwrap_or(false)
+        match self.queue.push_packet(frame.freeze()) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(PacketLoss::QueueFull),
+            Err(Closed) => Err(PacketLoss::NoPeer),
+        }
     }
 
     pub(crate) fn greeted(&self, features: u32) {
@@ -179,6 +201,7 @@ impl Carrier {
     /// PONG: the token is the time of the PING. A token from the future is the peer's invention.
     pub(crate) fn pong(&self, token: u64) {
         let Some(sample) = self.now().checked_sub(token) else { return };
+        self.look();
         let sample = sample.max(1);
         let old = self.rtt.load(Relaxed);
         self.rtt.store(if old == 0 { sample } else { old - old / 8 + sample / 8 }, Relaxed);
@@ -186,6 +209,25 @@ impl Carrier {
         if least == 0 || sample < least {
             self.rtt_min.store(sample, Relaxed);
         }
+        // A queue makes some round trips long, another path all of them.
+        if sample < (least * GROWN).max(FAR) {
+            self.far.store(0, Relaxed);
+        } else if self.far.fetch_add(1, Relaxed) >= SAMPLES {
+            self.far.store(0, Relaxed);
+            self.rtt_min.store(self.rtt.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// Asks the kernel how many segments it sent again.
+    pub(crate) fn look(&self) {
+        if let Ok(info) = tcp_info(&self.tcp) {
+            self.retransmits.store(info.retransmits.into(), Relaxed);
+        }
+    }
+
+    /// As of the last look or answer to a PING.
+    pub(crate) fn retransmits(&self) -> u64 {
+        self.retransmits.load(Relaxed)
     }
 
     pub(crate) fn rtt(&self) -> Option<Duration> {
@@ -195,13 +237,38 @@ impl Carrier {
         Some(self.rtt_min.load(Relaxed)).filter(|&v| v > 0).map(Duration::from_micros)
     }
 
+    /// Chooses congestion control and buffers for the path of the connection, and later for what became of the path.
+    pub(crate) fn suit_path(&self) {
+        let mut path = self.path.hold();
+        let suited = match &mut *path {
+            Some(path) => path.look(&self.tcp),
+            None => net_path::Path::choose(&self.tcp).map(|chosen| {
+                *path = Some(chosen);
+                false
+            }),
+        };
+        match suited {
+            Ok(true) => tracing::info!(carrier = %self.name, "the path became long or lossy"),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(carrier = %self.name, %error, "the carrier keeps the machine's settings");
+            }
+        }
+    }
+
     /// Keeps the pulse until the carrier must end; returns why.
     pub(crate) async fn watch(&self, c: &RelayConfig, peer_until: SystemTime) -> &'static str {
         let mut tick = tokio::time::interval(c.ping_every);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut look = tokio::time::interval(net_path::LOOK_EVERY);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
+                _ = look.tick() => {
+                    self.suit_path();
+                    continue;
+                }
                 () = self.dead.cancelled() => return "closed",
             }
             if self.now().saturating_sub(self.heard.load(Relaxed)) > micros(c.dead_after) {
@@ -212,8 +279,12 @@ impl Carrier {
             }
             if self.flows.load(Relaxed) > 0 {
                 self.busy.store(self.now(), Relaxed);
-            } else if self.now().saturating_sub(self.busy.load(Relaxed)) > micros(c.idle_carrier) {
-                return "idle";
+            } else {
+                let spare = self.spare.load(Relaxed);
+                let limit = if spare { c.spare_carrier } else { c.idle_carrier };
+                if self.now().saturating_sub(self.busy.load(Relaxed)) > micros(limit) {
+                    return "idle";
+                }
             }
             self.ping();
         }

@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use crate::{
-    api::{FlowState, FlowStats, Lane, OpenRequest, Reason, RelayConfig},
+    api::{FlowState, FlowStats, Lane, OpenRequest, Reason, RelayConfig, Via},
     carrier::Carrier,
     link::Link,
     shared::{Hold as _, Shared},
@@ -63,8 +63,7 @@ struct Core {
     /// Arrived and not yet taken by the socket.
     queue: VecDeque<Bytes>,
     via: Option<Arc<Carrier>>,
-    /// OPEN left once.
-    sent: bool,
+    began: Began,
     /// Where it belongs, and on whose runtime its task and socket are.
     lane: Lane,
     home: Lane,
@@ -77,6 +76,16 @@ struct Core {
     owes_reset: bool,
     /// No peer any more, for this reason; what it sent is still delivered (see [`Flow::part`]).
     parted: Option<Reason>,
+}
+
+/// How far its beginning came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Began {
+    NotYet,
+    /// OPEN left once.
+    Sent,
+    /// The far end accepted.
+    Stood,
 }
 
 /// What a flow waits for from its link.
@@ -97,7 +106,7 @@ impl Flow {
     pub(crate) fn accepting(shared: &Shared, wire_id: u32, open: &Open, c: &Arc<Carrier>) -> Self {
         let wire = wire::Flow::accepting(wire_id, open, bounds(&shared.config));
         let mut core = Core::new(wire, Some(Arc::clone(c)), c.lane, Instant::now());
-        core.sent = true;
+        core.began = Began::Sent;
         c.flows.fetch_add(1, Relaxed);
         Self::new(shared, core, (open.src, open.dst), (String::new(), String::new()))
     }
@@ -134,7 +143,7 @@ impl Flow {
 
     /// Whether the peer may know the flow.
     pub(crate) fn was_sent(&self) -> bool {
-        self.core.hold().sent
+        self.core.hold().began >= Began::Sent
     }
 
     pub(crate) fn need(&self) -> Option<Need> {
@@ -150,7 +159,15 @@ impl Flow {
         }
     }
 
-    /// Opener: uses `carrier` from now on, by OPEN or RESUME. False when the carrier is dead.
+    /// Opener, on a carrier of `lane` through the hub.
+    pub(crate) fn is_opened_by_hub(&self, lane: Lane) -> bool {
+        let c = self.core.hold();
+        let by_hub = c.via.as_ref().is_some_and(|v| v.lane == lane && v.via == Via::Hub);
+        by_hub && c.wire.role() == Role::Opener && !c.wire.phase().is_ended()
+    }
+
+    /// Opener: uses `carrier` from now on, by OPEN or RESUME. False when the carrier is dead, or a
+    /// better one stands meanwhile.
     pub(crate) fn attach(&self, shared: &Shared, carrier: &Arc<Carrier>) -> bool {
         {
             let mut guard = self.core.hold();
@@ -158,11 +175,13 @@ impl Flow {
             if !c.uses_carrier() {
                 return true;
             }
-            if carrier.is_dead() {
+            if carrier.is_dead() || carrier.spare.load(Relaxed) {
                 return false;
             }
             c.switch(carrier);
-            if std::mem::replace(&mut c.sent, true) {
+            let again = c.began >= Began::Sent;
+            c.began = c.began.max(Began::Sent);
+            if again {
                 crate::shared::add(&shared.tally.resumed);
                 match c.wire.resume() {
                     Some(frame) => carrier.post(&frame),
@@ -241,11 +260,11 @@ impl Flow {
             let flow = self.wire_id;
             let frame =
                 if opening { Frame::Reject { flow, reason } } else { Frame::Rst { flow, reason } };
-            if let Some(v) = c.via.as_ref().filter(|_| c.sent) {
+            if let Some(v) = c.via.as_ref().filter(|_| c.began >= Began::Sent) {
                 v.post(&frame);
             }
             // An acceptor's loss shows when the opener comes back with the flow; the acceptor cannot come back.
-            c.owes_reset = c.sent && c.wire.role() == Role::Opener;
+            c.owes_reset = c.began >= Began::Sent && c.wire.role() == Role::Opener;
             c.wire.step(Step::Failed(reason));
         }
         self.ended.notify_one();
@@ -277,8 +296,10 @@ impl Flow {
             bytes_out: if outgoing { tx } else { rx },
             bytes_in: if outgoing { rx } else { tx },
             rtt: c.via.as_ref().and_then(|v| v.rtt()),
+            retransmits: c.via.as_ref().map(|v| v.retransmits()),
             age: self.born.elapsed(),
             outgoing,
+            stood: c.began == Began::Stood,
             reason,
         }
     }
@@ -295,7 +316,7 @@ impl Core {
             sock: None,
             queue: VecDeque::new(),
             via,
-            sent: false,
+            began: Began::NotYet,
             lane,
             home: lane,
             until,

@@ -20,7 +20,7 @@ mod shared;
 mod ssh;
 
 pub use api::{
-    BoxFuture, CarrierStats, Counters, Deliver, DomainIdentity, FlowState, FlowStats, Lane,
-    OpenRequest, Path, Paths, Reason, RelayConfig, RelayError, Via,
+    BoxFuture, CarrierStats, Counters, Deliver, DirectStats, DomainIdentity, FlowState, FlowStats,
+    Lane, OpenRequest, PacketLoss, Path, Paths, Race, Reason, RelayConfig, RelayError, Told, Via,
 };
 pub use relay::Relay;

@@ -1,6 +1,7 @@
 //! A link: all flows with one peer in one Domain, and the carriers they may use. Flows outlive
 //! carriers; the link attaches them to another.
 
+mod direct;
 mod frames;
 mod packets;
 mod resets;
@@ -9,7 +10,7 @@ mod tend;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
 };
 
 use bytes::Bytes;
@@ -21,7 +22,7 @@ use datapath_wire::{
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
-    api::{Lane, Reason},
+    api::{Lane, Reason, Told, Via},
     carrier::Carrier,
     flow::Flow,
     shared::{Hold as _, LinkKey, Shared, add},
@@ -41,6 +42,8 @@ pub(crate) struct Link {
     owing: Mutex<Vec<Arc<Flow>>>,
     /// A carrier came or went, or the link ended.
     changed: Notify,
+    /// The direct way is due, or need not be tried.
+    improving: Notify,
 }
 
 #[derive(Default)]
@@ -57,6 +60,7 @@ struct State {
     resets: resets::Owed,
     /// Packets that wait for a carrier.
     packets: VecDeque<(Instant, Bytes)>,
+    direct: direct::Direct,
     gone: bool,
 }
 
@@ -82,13 +86,20 @@ impl Ended {
 impl Link {
     pub(crate) fn new(key: LinkKey, me: &NodeRef) -> Self {
         let side = side_bit(&me.to_string(), &key.peer.to_string());
-        Self { key, side, state: Mutex::default(), owing: Mutex::default(), changed: Notify::new() }
+        Self {
+            key,
+            side,
+            state: Mutex::default(),
+            owing: Mutex::default(),
+            changed: Notify::new(),
+            improving: Notify::new(),
+        }
     }
 
     /// A free id for a flow that we open.
     pub(crate) fn next_id(&self, shared: &Shared) -> u32 {
         loop {
-            let n = shared.next_wire.fetch_add(1, std::sync::atomic::Ordering::Relaxed) & !SIDE;
+            let n = shared.next_wire.fetch_add(1, Relaxed) & !SIDE;
             let id = n | self.side;
             if n != 0 && !self.state.hold().flows.contains_key(&id) {
                 return id;
@@ -124,10 +135,9 @@ impl Link {
         self.state.hold().carriers.clone()
     }
 
-    /// The newest living carrier of `lane`.
+    /// The best living carrier of `lane`: a direct one, and of those the newest.
     pub(crate) fn carrier(&self, lane: Lane) -> Option<Arc<Carrier>> {
-        let s = self.state.hold();
-        s.carriers.iter().rev().find(|c| c.lane == lane && !c.is_dead()).cloned()
+        self.state.hold().best(lane).cloned()
     }
 
     /// A carrier for a flow that belongs on `lane`: another lane is better than none.
@@ -147,7 +157,7 @@ impl Link {
     ) {
         let (stale, old) = {
             let mut s = self.state.hold();
-            if s.gone {
+            if s.gone || !Self::admits(&s, carrier) {
                 drop(s);
                 carrier.kill();
                 return;
@@ -161,26 +171,37 @@ impl Link {
                 old = std::mem::take(&mut s.carriers);
                 s.ended = Ended::default();
                 s.resets = resets::Owed::default();
+                Self::forget_rest(&mut s);
             }
             s.carriers.push(Arc::clone(carrier));
+            s.mark_spare();
             if carrier.lane == Lane::Interactive {
                 s.warm_until = None;
             }
             (stale, old)
         };
         self.send_resets(carrier);
-        self.send_waiting(carrier);
+        self.send_waiting(shared, carrier);
         self.doubt_others(shared, carrier);
         add(&shared.tally.carriers_up);
         tracing::info!(carrier = %carrier.name, domain = %self.key.domain, "carrier is up");
+        shared.tell(|| Told::CarrierUp {
+            domain: self.key.domain.clone(),
+            peer: self.key.peer.clone(),
+            name: carrier.name.clone(),
+        });
         for f in stale {
             f.part(Reason::PeerGone);
         }
         for c in old {
             c.kill();
         }
+        if carrier.via == Via::Direct {
+            self.upgrade(shared, carrier);
+        }
         self.changed.notify_waiters();
         self.tend(shared);
+        self.improve(shared);
     }
 
     /// A carrier ended, greeted or not.
@@ -197,15 +218,26 @@ impl Link {
             if s.carriers.len() == before {
                 return;
             }
+            s.mark_spare();
             s.flows.values().cloned().collect::<Vec<_>>()
         };
+        self.direct_lost(&shared.config, carrier, why);
         add(&shared.tally.carriers_lost);
+        carrier.look();
+        shared.tally.retransmits.fetch_add(carrier.retransmits(), Relaxed);
+        shared.tell(|| Told::CarrierDown {
+            domain: self.key.domain.clone(),
+            peer: self.key.peer.clone(),
+            name: carrier.name.clone(),
+            why,
+        });
         tracing::info!(carrier = %carrier.name, domain = %self.key.domain, why, "carrier is gone");
         for f in flows {
             f.orphan(&shared.config, carrier);
         }
         self.changed.notify_waiters();
         self.tend(shared);
+        self.improve(shared);
     }
 
     /// Ends every flow and carrier. The link object is not used again.
@@ -222,6 +254,7 @@ impl Link {
             shared.lane(c.lane).spawn(async move { c.retire().await });
         }
         self.changed.notify_waiters();
+        self.improving.notify_waiters();
     }
 
     /// Lists a flow that owes an ACK: all are told together a little later, so that an answer often

@@ -1,5 +1,7 @@
 //! The public face, and the lanes' threads.
 
+mod direct;
+
 use std::{
     collections::HashMap,
     net::{IpAddr, TcpStream},
@@ -16,8 +18,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     api::{
-        CarrierStats, Counters, Deliver, DomainIdentity, FlowStats, Lane, OpenRequest, Path, Paths,
-        Reason, RelayConfig, RelayError,
+        CarrierStats, Counters, Deliver, DomainIdentity, FlowStats, Lane, OpenRequest, PacketLoss,
+        Path, Paths, Reason, RelayConfig, RelayError, Told,
     },
     carrier::lane_name,
     flow::{self, Flow, Landed},
@@ -145,6 +147,8 @@ impl Relay {
     fn refuse(&self, r: &OpenRequest, conn: &Landed, reason: Reason) {
         tracing::warn!(src = %r.src, dst = %r.dst, peer = %r.peer, %reason, "flow is refused here");
         self.shared.tally.failed(reason);
+        let told = || Told::Refused { domain: r.domain.clone(), src: r.src, dst: r.dst, reason };
+        self.shared.tell(told);
         // With linger 0 the drop that follows is a reset.
         drop(conn.socket().set_linger(Some(Duration::ZERO)));
     }
@@ -231,11 +235,21 @@ impl Relay {
         }
     }
 
-    /// Sends an IP packet to the node `peer`; false when it is lost here. While no carrier stands a
-    /// few wait for one, as they would for an address on a LAN.
-    pub fn send_packet(&self, domain: &DomainName, peer: &NodeRef, packet: &[u8]) -> bool {
-        if self.shared.identity(domain).is_none() || packet.len() > MAX_PACKET {
-            return false;
+    /// Sends an IP packet to the node `peer`. While no carrier stands a few wait for one, as they would for an address on a LAN.
+    ///
+    /// # Errors
+    /// It is lost here.
+    pub fn send_packet(
+        &self,
+        domain: &DomainName,
+        peer: &NodeRef,
+        packet: &[u8],
+    ) -> Result<(), PacketLoss> {
+        if packet.len() > MAX_PACKET {
+            return Err(PacketLoss::TooLarge);
+        }
+        if self.shared.identity(domain).is_none() {
+            return Err(PacketLoss::NoIdentity);
         }
         self.shared.link(domain, peer).send_packet(&self.shared, packet)
     }
@@ -248,6 +262,7 @@ impl Relay {
     /// Living flows, then recently ended ones, newest first.
     #[must_use]
     pub fn flows(&self) -> Vec<FlowStats> {
+        self.look();
         let mut all: Vec<FlowStats> = self
             .shared
             .all_links()
@@ -259,9 +274,14 @@ impl Relay {
         all
     }
 
+    fn look(&self) {
+        self.shared.all_links().iter().flat_map(|l| l.carriers()).for_each(|c| c.look());
+    }
+
     /// Standing carriers.
     #[must_use]
     pub fn carriers(&self) -> Vec<CarrierStats> {
+        self.look();
         let of = |l: &Arc<crate::link::Link>| {
             let key = l.key.clone();
             l.carriers().into_iter().map(move |c| CarrierStats {
@@ -271,6 +291,7 @@ impl Relay {
                 lane: c.lane,
                 via: c.via,
                 rtt: c.rtt(),
+                retransmits: c.retransmits(),
                 age: c.born.elapsed(),
                 flows: c.flows.load(std::sync::atomic::Ordering::Relaxed),
             })
@@ -297,6 +318,7 @@ impl Relay {
 
     #[must_use]
     pub fn counters(&self) -> Counters {
+        self.look();
         self.shared.counters()
     }
 }

@@ -14,7 +14,7 @@ use control_api::ids::{DomainName, NodeRef};
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    api::{Counters, Deliver, FlowStats, Lane, Paths, Reason, RelayConfig},
+    api::{Counters, Deliver, FlowStats, Lane, Paths, Reason, RelayConfig, Told},
     identity::Identity,
     link::Link,
 };
@@ -61,6 +61,10 @@ pub(crate) struct Tally {
     pub(crate) peers_refused: AtomicU64,
     pub(crate) resumed: AtomicU64,
     pub(crate) moved: AtomicU64,
+    pub(crate) upgraded: AtomicU64,
+    /// Of carriers that ended.
+    pub(crate) retransmits: AtomicU64,
+    pub(crate) packets_stale: AtomicU64,
 }
 
 impl Tally {
@@ -120,7 +124,15 @@ impl Shared {
         self.links.hold().values().cloned().collect()
     }
 
+    /// Tells the owner, if it listens; what is told is made only then.
+    pub(crate) fn tell(&self, told: impl FnOnce() -> Told) {
+        if self.deliver.listens() {
+            self.deliver.tell(told());
+        }
+    }
+
     pub(crate) fn remember(&self, f: FlowStats) {
+        self.tell(|| Told::Ended(f.clone()));
         let mut h = self.history.hold();
         h.push_front(f);
         h.truncate(self.config.history);
@@ -141,6 +153,14 @@ impl Shared {
             peers_refused: get(&t.peers_refused),
             flows_resumed: get(&t.resumed),
             flows_moved: get(&t.moved),
+            flows_upgraded: get(&t.upgraded),
+            carrier_retransmits: self
+                .all_links()
+                .iter()
+                .flat_map(|l| l.carriers())
+                .map(|c| c.retransmits())
+                .fold(get(&t.retransmits), u64::saturating_add),
+            packets_stale: get(&t.packets_stale),
             flows_now: self.limits.flows.hold().total as u64,
             carriers_now: self.all_links().iter().map(|l| l.carriers().len() as u64).sum(),
         }

@@ -247,6 +247,7 @@ fn prepare(
     tune(&path.stream, shared.config.dead_after)?;
     let copy = path.stream.try_clone()?;
     let carrier = Arc::new(Carrier::new(&link.key.peer, lane, path.via, copy));
+    carrier.suit_path();
     // First of all, so that neither the pulse nor a flow can come before it, whoever is faster.
     hello(shared, &carrier);
     let tcp = tokio::net::TcpStream::from_std(path.stream)?;
@@ -267,9 +268,6 @@ fn tune(tcp: &TcpStream, dead_after: Duration) -> std::io::Result<()> {
     tcp.set_nonblocking(true)?;
     tcp.set_nodelay(true)?;
     let s = socket2::SockRef::from(tcp);
-    if let Err(error) = datapath_net::sockets::suit_path(tcp) {
-        tracing::debug!(%error, "the carrier keeps the machine's congestion control");
-    }
     s.set_tcp_notsent_lowat(NOTSENT_LOWAT)?;
     s.set_tcp_user_timeout(Some(dead_after))
 }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use test_kit::{
     command::{cmd, on_path, output},
     pod::RunningPod,
@@ -84,6 +84,8 @@ pub struct Probe {
     script: String,
     go: String,
     server: RunningPod,
+    /// Which of the addresses, in the order of the Domain's subnets.
+    nth: usize,
     serving: Child,
 }
 
@@ -102,18 +104,17 @@ impl Probe {
         let server = SERVER.pod(p)?;
         let script = probe_directory(p, "conformance")?;
         let go = go_program(p)?;
-        let mut c = server.command([PYTHON, &script, "serve", &server.vip]);
-        c.env("PYTHONDONTWRITEBYTECODE", "1").env("GO_PROGRAM", &go);
-        let log = p.lab.dir().join("probe.log");
-        let said = File::create(&log)?;
-        let serving = c.stdout(said.try_clone()?).stderr(said).spawn()?;
-        let mut probe = Self { script, go, server, serving };
-        eventually("the probe to serve", LIMIT, || {
-            let said = fs::read_to_string(&log)?;
-            ensure!(probe.serving.try_wait()?.is_none(), "the probe ended: {said}");
-            Ok(said.contains("serving").then_some(()))
-        })?;
-        Ok(probe)
+        let serving = serve(p, &server, [&script, &go], 0)?;
+        Ok(Self { script, go, server, nth: 0, serving })
+    }
+
+    /// From now on at the pods' addresses in the Domain's subnet of that number.
+    pub fn serve_at(&mut self, p: &Product, nth: usize) -> Result<()> {
+        self.serving.kill()?;
+        self.serving.wait()?;
+        self.serving = serve(p, &self.server, [&self.script, &self.go], nth)?;
+        self.nth = nth;
+        Ok(())
     }
 
     /// An error with what was said unless all hold.
@@ -126,15 +127,40 @@ impl Probe {
     ) -> Result<()> {
         let client = from.client();
         let asker = client.pod(p)?;
-        let mut c = asker.command([PYTHON, &self.script, "check", &self.server.vip, &asker.vip]);
+        let (peer, own) = (address(&self.server, self.nth)?, address(&asker, self.nth)?);
+        let mut c = asker.command([PYTHON, &self.script, "check", peer, own]);
         c.env("PYTHONDONTWRITEBYTECODE", "1").env("GO_PROGRAM", &self.go);
-        c.env("RELAYED", if from == From::OtherSite { "1" } else { "0" });
+        // The lab's machines route IPv4 between their pods, as most sites do: IPv6 is relayed.
+        let relayed = from == From::OtherSite || (from == From::OtherMachine && peer.contains(':'));
+        c.env("RELAYED", if relayed { "1" } else { "0" });
+        c.env("PEER_ADDRESSES", self.server.vips.join(" "));
+        c.env("OWN_ADDRESSES", asker.vips.join(" "));
         c.env("PEER_NAMES", SERVER.names()).env("OWN_NAMES", client.names());
         let out = c.envs(env.iter().copied()).args(names).output()?;
         let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
         ensure!(out.status.success() && said.contains(" checks, 0 failed"), "{said}");
         Ok(())
     }
+}
+
+fn address(pod: &RunningPod, nth: usize) -> Result<&str> {
+    let vip = pod.vips.get(nth).with_context(|| format!("of {:?} the address {nth}", pod.vips))?;
+    Ok(vip)
+}
+
+/// The serving half, once it serves.
+fn serve(p: &Product, at: &RunningPod, [script, go]: [&str; 2], nth: usize) -> Result<Child> {
+    let mut c = at.command([PYTHON, script, "serve", address(at, nth)?]);
+    c.env("PYTHONDONTWRITEBYTECODE", "1").env("GO_PROGRAM", go);
+    let log = p.lab.dir().join(format!("probe-{nth}.log"));
+    let said = File::create(&log)?;
+    let mut serving = c.stdout(said.try_clone()?).stderr(said).spawn()?;
+    eventually("the probe to serve", LIMIT, || {
+        let said = fs::read_to_string(&log)?;
+        ensure!(serving.try_wait()?.is_none(), "the probe ended: {said}");
+        Ok(said.contains("serving").then_some(()))
+    })?;
+    Ok(serving)
 }
 
 impl Drop for Probe {

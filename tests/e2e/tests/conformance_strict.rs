@@ -15,6 +15,8 @@ const PORTS: &str = "10.98.0.0/24, allowedPorts: [\"22\", \"9001-9199\"]";
 /// Where the machines' pods have their real addresses, at every site.
 const PODS: &str = "10.244.0.0/24";
 const V6: &str = "fd00:98::/64";
+/// Of each family the addresses in this order.
+const BOTH: &str = "\"fd00:98::/64,10.98.0.0/24\"";
 /// Volume is for the other family.
 const LESS: &[(&str, &str)] = &[("MIB", "16"), ("SHORT", "1000")];
 /// The source port at the far end may be another one.
@@ -22,18 +24,29 @@ const ANY_PATH: &[(&str, &str)] = &[("RELAYED", "1")];
 
 /// The checks within the site and between two, in one Domain.
 fn both(cidr: &str, names: &[&str], env: &[(&str, &str)]) -> Result<()> {
-    checked(cidr, &[From::SameSite, From::OtherSite], names, env)
+    over(&[From::SameSite, From::OtherSite], cidr, 1, names, env)
 }
 
-fn checked(cidr: &str, paths: &[From], names: &[&str], env: &[(&str, &str)]) -> Result<()> {
+/// The checks over these paths, in one Domain, at the pods' addresses in so many subnets.
+fn over(
+    paths: &[From],
+    cidr: &str,
+    subnets: usize,
+    names: &[&str],
+    env: &[(&str, &str)],
+) -> Result<()> {
     let mut p = test_e2e::two_sites()?;
-    let checked = Probe::start(&mut p, cidr, paths).and_then(|probe| {
-        let failed: Vec<String> = paths
-            .iter()
-            .filter_map(|&from| {
-                Some(format!("{from:?}: {:#}", probe.check(&p, from, names, env).err()?))
-            })
-            .collect();
+    let checked = Probe::start(&mut p, cidr, paths).and_then(|mut probe| {
+        let mut failed = Vec::new();
+        for nth in 0..subnets {
+            if nth > 0 {
+                probe.serve_at(&p, nth)?;
+            }
+            for from in paths {
+                let result = probe.check(&p, *from, names, env);
+                failed.extend(result.err().map(|e| format!("{from:?}, subnet {nth}: {e:#}")));
+            }
+        }
         ensure!(failed.is_empty(), "{}", failed.join("\n"));
         p.alive()
     });
@@ -53,7 +66,7 @@ fn a_pod_may_bind_its_own_vip_and_no_other() -> Result<()> {
 /// Within a site control messages tell real addresses: no hook sees them.
 #[test]
 fn datagrams_between_sites_show_virtual_addresses_everywhere() -> Result<()> {
-    checked(V4, &[From::OtherSite], TRUE_EVERYWHERE, &[])
+    over(&[From::OtherSite], V4, 1, TRUE_EVERYWHERE, &[])
 }
 
 #[test]
@@ -68,5 +81,10 @@ fn a_domain_may_use_the_range_of_the_pods() -> Result<()> {
 
 #[test]
 fn an_ipv6_domain_is_a_network() -> Result<()> {
-    both(V6, &[], LESS)
+    over(&[From::SameSite, From::OtherMachine, From::OtherSite], V6, 1, &[], LESS)
+}
+
+#[test]
+fn a_domain_of_both_families_is_two_networks() -> Result<()> {
+    over(&[From::SameSite, From::OtherMachine, From::OtherSite], BOTH, 2, &[], LESS)
 }

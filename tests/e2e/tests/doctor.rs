@@ -63,7 +63,9 @@ fn doctor_proves_a_path_or_names_the_hop_where_it_ends() -> Result<()> {
         server.kill()?;
         server.wait()?;
         let (said, ()) = (proved?, refused?);
-        for hop in ["membership", "name", "policy", "route", "verdict", "carrier", "listener"] {
+        for hop in
+            ["membership", "name", "policy", "route", "verdict", "carrier", "datagrams", "listener"]
+        {
             let line = said.lines().find(|l| l.starts_with('✓') && l.contains(hop));
             ensure!(line.is_some(), "{hop} is missing: {said}");
         }

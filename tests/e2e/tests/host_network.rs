@@ -88,7 +88,7 @@ impl Host {
         }
         let said = node(p, "PUT", &path, &request(Some(&cgroup)).to_string())?;
         let attached: Value = serde_json::from_str(&said)?;
-        Ok(Self { vip: text(&attached, "/vip").to_owned(), cgroup })
+        Ok(Self { vip: text(&attached, "/addresses/0/vip").to_owned(), cgroup })
     }
 
     /// A process of the task, in a cgroup that it made for itself.

@@ -3,106 +3,18 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
-    path::{Path, PathBuf},
+    net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket},
 };
 
 use anyhow::{Context as _, Result};
-use datapath_loader::{
-    CgroupId, Face, Listeners, NetnsCookie, PodEntry, RELAY_MARK, Reason, Route,
-};
-use datapath_net::{netlink::Netlink, sockets::marked_landing_listener};
+use datapath_loader::{Listeners, RELAY_MARK, Reason, Route};
 use rustix::io::Errno;
 use socket2::Domain;
-use test_kernel::{DOMAIN, Lab, REMOTE, UNKNOWN, accept, connect_in, errno, is_quiet, socket_in};
-
-const VIP: &str = "10.2.0.20";
-/// Not the one that the kernel would choose as source.
-const REAL: &str = "10.99.0.253";
-
-/// The pod's cgroup, gone with its test. The test process must have left it by then.
-struct Task<'a> {
-    lab: &'a Lab,
-    path: PathBuf,
-    id: CgroupId,
-    machine: NetnsCookie,
-    relay: TcpListener,
-}
-
-impl<'a> Task<'a> {
-    fn new(lab: &'a Lab) -> Result<Self> {
-        let path = lab.cgroup.path().join("host");
-        fs::create_dir(&path)?;
-        let id = CgroupId(fs::metadata(&path)?.ino());
-        let machine = NetnsCookie(lab.site.cookie()?);
-        let (vip, real): (IpAddr, IpAddr) = (VIP.parse()?, REAL.parse()?);
-        Netlink::in_netns(lab.site.as_fd())?.add_address("br0", real, 24)?;
-        let relay = lab.site.run(|| marked_landing_listener(vip, RELAY_MARK))??;
-        let task = Self { lab, path, id, machine, relay };
-        let datapath = lab.datapath()?;
-        datapath.set_real(DOMAIN, real, vip)?;
-        let listeners = Listeners::Here(id.key());
-        datapath.set_vip(DOMAIN, vip, Route::Direct { real, listeners })?;
-        task.put(&task.relay)?;
-        Ok(task)
-    }
-
-    fn put(&self, relay: &TcpListener) -> Result<()> {
-        let (vip, real) = (VIP.parse()?, Some(REAL.parse()?));
-        let face = Face { vip, real, network: [10, 2, 0, 0].into(), prefix_length: 24 };
-        let entry = PodEntry::new(DOMAIN, [face])?;
-        let port = relay.local_addr()?.port();
-        Ok(self.lab.datapath()?.set_host_pod(self.machine, self.id, &entry, port)?)
-    }
-
-    /// Runs `work` as a process of the cgroup.
-    fn run<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
-        self.run_in(&self.path, work)
-    }
-
-    fn run_in<T>(&self, cgroup: &Path, work: impl FnOnce() -> T) -> Result<T> {
-        fs::write(cgroup.join("cgroup.procs"), "0")?;
-        let done = work();
-        self.lab.cgroup.enter()?;
-        Ok(done)
-    }
-
-    fn connect(&self, to: impl ToString) -> Result<TcpStream> {
-        Ok(self.run(|| connect_in(&self.lab.site, to))??)
-    }
-
-    fn refused(&self, to: impl ToString) -> Result<Option<i32>> {
-        Ok(errno(&self.run(|| connect_in(&self.lab.site, to))?))
-    }
-
-    fn listen(&self, at: &str) -> Result<TcpListener> {
-        Ok(self.run(|| self.lab.site.run(|| TcpListener::bind(at)))???)
-    }
-
-    /// What the relay learns of the next connection that comes to it.
-    fn landed(&self) -> Result<(TcpStream, Option<SocketAddr>)> {
-        let (stream, from) = accept(&self.relay)?;
-        let port = self.relay.local_addr()?.port();
-        let asked = self.lab.datapath()?.crossed(from, port)?;
-        assert!(asked.is_none_or(|(of, _)| of == self.id));
-        assert_eq!(self.lab.datapath()?.crossed(from, port)?, None, "it is told once");
-        Ok((stream, asked.map(|(_, to)| to)))
-    }
-
-    fn seen(&self, stream: &TcpStream) -> Result<(SocketAddr, SocketAddr)> {
-        Ok(self.run(|| Ok::<_, std::io::Error>((stream.local_addr()?, stream.peer_addr()?)))??)
-    }
-}
-
-impl Drop for Task<'_> {
-    fn drop(&mut self) {
-        let _reported_by_the_test = self.lab.cgroup.enter();
-        for below in ["task/worker", "task", ""] {
-            let _absent = fs::remove_dir(self.path.join(below));
-        }
-    }
-}
+use test_kernel::{
+    DOMAIN, Lab, REMOTE, UNKNOWN, accept, connect_in, errno,
+    host::{REAL, REAL6, Task, VIP, VIP6},
+    is_quiet, socket_in,
+};
 
 fn raw(of: Errno) -> Option<i32> {
     Some(of.raw_os_error())
@@ -300,22 +212,19 @@ fn what_the_relay_delivers_comes_from_the_peer() -> Result<()> {
 #[test]
 fn without_an_address_of_the_site_everything_goes_by_loopback() -> Result<()> {
     let lab = Lab::new()?;
-    let mut task = Task::new(&lab)?;
-    task.relay =
-        lab.site.run(|| marked_landing_listener(Ipv6Addr::LOCALHOST.into(), RELAY_MARK))??;
-    let vip: IpAddr = "fd00:2::20".parse()?;
-    let face = Face { vip, real: None, network: "fd00:2::".parse()?, prefix_length: 64 };
-    let entry = PodEntry::new(DOMAIN, [face])?;
+    let task = Task::new(&lab)?;
+    // Of IPv4 it has one.
+    task.put(&[(VIP, Some(REAL)), (VIP6, None)])?;
     let datapath = lab.datapath()?;
-    datapath.set_host_pod(task.machine, task.id, &entry, task.relay.local_addr()?.port())?;
-    let listeners = Listeners::Here(task.id.key());
+    let (vip, listeners) = (VIP6.parse()?, Listeners::Here(task.id.key()));
+    datapath.remove_real(DOMAIN, REAL6.parse()?)?;
     datapath.set_vip(DOMAIN, vip, Route::Relay { listeners })?;
 
     let to: SocketAddr = "[fd00:2::7]:80".parse()?;
     let stream = task.connect(to)?;
     let (local, peer) = task.seen(&stream)?;
     assert_eq!((local.ip(), peer), (vip, to));
-    assert_eq!(task.landed()?.1, Some(to));
+    assert_eq!(task.landed6()?.1, Some(to));
 
     let own = SocketAddr::new(vip, 7003);
     assert_eq!(task.refused(own)?, raw(Errno::CONNREFUSED), "by the hook: nobody listens");
@@ -323,7 +232,7 @@ fn without_an_address_of_the_site_everything_goes_by_loopback() -> Result<()> {
     assert_eq!(task.run(|| listener.local_addr())??, own);
     assert_eq!(listener.local_addr()?, SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 7003));
     let _by_the_relay = task.connect(own)?;
-    assert_eq!(task.landed()?.1, Some(own));
+    assert_eq!(task.landed6()?.1, Some(own));
 
     let source = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 0);
     let delivery = socket_in(&lab.site, Domain::IPV6, Some(source))?;
@@ -350,8 +259,7 @@ fn a_port_that_the_relay_has_left_gets_nothing() -> Result<()> {
     assert!(is_quiet(&taken)?);
     assert_eq!(lab.count(Reason::NoRelay)?, 1);
     // The next process's listener.
-    task.relay = lab.site.run(|| marked_landing_listener([127, 0, 0, 1].into(), RELAY_MARK))??;
-    task.put(&task.relay)?;
+    task.relay_anew()?;
     let _stream = task.connect(format!("{REMOTE}:80"))?;
     assert!(task.landed()?.1.is_some());
     Ok(())

@@ -1,13 +1,18 @@
 //! What is known of listeners: of this machine's pods by the hooks, of other machines' by their word.
 
-use std::{net::SocketAddr, os::fd::AsFd as _, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::AsFd as _,
+    time::Duration,
+};
 
 use anyhow::Result;
-use datapath_loader::{Events, Listeners, MirrorId, Open, Protocol, Reason, Route};
+use datapath_loader::{ANY_V6_ONLY, Events, Listeners, MirrorId, Open, Protocol, Reason, Route};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
 };
+use socket2::{Domain, Socket, Type};
 use test_kernel::{DOMAIN, Lab, REMOTE, accept, errno};
 
 const REFUSED: Option<i32> = Some(Errno::CONNREFUSED.raw_os_error());
@@ -209,5 +214,35 @@ fn a_port_that_the_domain_does_not_allow_is_eacces() -> Result<()> {
     dp.set_ports(DOMAIN, &[7201..=7201])?;
     lab.a.connect(SocketAddr::new(lab.b.vip, 7201))?;
     assert_eq!(errno(&lab.a.connect(SocketAddr::new(lab.b.vip, 7100))), denied);
+    Ok(())
+}
+
+#[test]
+fn a_listener_is_open_to_the_families_that_reach_it() -> Result<()> {
+    let lab = Lab::new()?;
+    let only = lab.b.netns.run(|| -> std::io::Result<_> {
+        let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(socket2::Protocol::TCP))?;
+        socket.set_only_v6(true)?;
+        socket.bind(&SocketAddr::from(([0u16; 8], 9603)).into())?;
+        socket.listen(8)?;
+        Ok(socket)
+    })??;
+    let (_v4, _both) = (lab.b.listen("0.0.0.0:9601")?, lab.b.listen("[::]:9602")?);
+    let cases = [(9601, true, false), (9602, true, true), (9603, false, true)];
+    let mut refused = 0;
+    for (port, v4, v6) in cases {
+        for (vip, open) in [(lab.b.vip, v4), (lab.b.vip6(), v6)] {
+            let result = lab.a.connect(SocketAddr::new(vip, port));
+            assert_eq!(errno(&result), if open { None } else { REFUSED }, "{vip} {port}");
+            refused += u64::from(!open);
+            // By the hook, not by the far kernel.
+            assert_eq!(lab.count(Reason::NoListener)?, refused, "{vip} {port}");
+        }
+    }
+    let listed = lab.datapath()?.listeners()?;
+    let at = |port| listed.iter().find(|l| l.at.port() == port).map(|l| l.at.ip());
+    assert_eq!(at(9601), Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
+    assert_eq!((at(9602), at(9603)), (Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED)), Some(ANY_V6_ONLY)));
+    drop(only);
     Ok(())
 }

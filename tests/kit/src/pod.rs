@@ -18,8 +18,10 @@ pub struct RunningPod {
     pub pid: u32,
     /// Its address on the site's network.
     pub real: String,
-    /// Its address in its Domain, empty without one.
+    /// Its first address in its Domain, empty without one.
     pub vip: String,
+    /// All of them.
+    pub vips: Vec<String>,
     pub netns: PathBuf,
     pub cgroup: PathBuf,
     /// What it sees as `/etc/hosts`.
@@ -42,12 +44,15 @@ impl RunningPod {
             let pid =
                 pids.filter(|p| !is_helper(*p)).min().context("its entrypoint does not run")?;
             let env = record.pointer("/spec/environment").and_then(Value::as_array);
-            let vip = env.into_iter().flatten().find(|e| text(e, "/0") == "RLARK_VIP");
+            let vips = env.into_iter().flatten().find(|e| text(e, "/0") == "RLARK_VIPS");
+            let vips = vips.map(|e| text(e, "/1").split(',').map(str::to_owned).collect());
+            let vips: Vec<String> = vips.unwrap_or_default();
             return Ok(Self {
                 uid: entry.file_name().to_string_lossy().into_owned(),
                 pid,
                 real: text(&record, "/address").to_owned(),
-                vip: vip.map(|e| text(e, "/1").to_owned()).unwrap_or_default(),
+                vip: vips.first().cloned().unwrap_or_default(),
+                vips,
                 netns: text(&record, "/netns").into(),
                 hosts: entry.path().join("hosts"),
                 cgroup,

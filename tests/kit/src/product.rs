@@ -233,6 +233,17 @@ impl Product {
     /// One more machine `node` at the site `cluster`, which is made when it is new, and its two
     /// programs started.
     pub fn join(&mut self, cluster: &str, node: &str, labels: &[(&str, &str)]) -> Result<()> {
+        self.join_with(cluster, node, labels, &[])
+    }
+
+    /// As [`Self::join`], with more options for `rlark-node`.
+    pub fn join_with(
+        &mut self,
+        cluster: &str,
+        node: &str,
+        labels: &[(&str, &str)],
+        options: &[&str],
+    ) -> Result<()> {
         if !self.sites.contains_key(cluster) {
             let site = self.internet.site(cluster)?;
             self.sites.insert(cluster.to_owned(), site);
@@ -266,7 +277,9 @@ impl Product {
                 log: self.lab.dir().join(format!("{program}-{unique}.log")),
             })
         };
-        let node_start = start("rlark-node", vec![format!("--socket={socket}")])?;
+        let own = [format!("--socket={socket}")].into_iter();
+        let options = options.iter().map(|o| (*o).to_owned());
+        let node_start = start("rlark-node", own.chain(options).collect())?;
         let mut agent_args = vec![
             format!("--node-socket={socket}"),
             format!("--run-dir={}", dir.join("run").display()),

@@ -62,6 +62,40 @@ impl Site {
         Ok(Place { netns, pod_cidr: format!("10.244.{n}.0/24") })
     }
 
+    /// Lets the world reach a port of one of its machines at the NAT's own address, as a person does
+    /// on a router.
+    pub fn forward_port(&self, machine: usize, port: u16) -> Result<()> {
+        let to = 10 + machine;
+        self.nat.nft(&format!(
+            "table ip forward{port} {{
+                chain arriving {{
+                    type nat hook prerouting priority dstnat
+                    iifname wan tcp dport {port} dnat to 192.168.1.{to}:{port}
+                }}
+            }}
+            add rule ip filter passing iifname wan tcp dport {port} ct status dnat accept
+            "
+        ))
+    }
+
+    /// Swallows everything to and from a forwarded port, connections that stand too; or no more.
+    pub fn swallow_port(&self, port: u16, yes: bool) -> Result<()> {
+        let table = format!("table ip swallow{port}");
+        if !yes {
+            return self.nat.nft(&format!("delete {table}"));
+        }
+        self.nat.nft(&format!(
+            "{table} {{
+                chain passing {{
+                    type filter hook forward priority -10
+                    tcp dport {port} drop
+                    tcp sport {port} drop
+                }}
+            }}
+            "
+        ))
+    }
+
     /// Cuts the site from the rest of the world, or joins it again.
     pub fn uplink(&self, up: bool) -> Result<()> {
         self.nat.ip(if up { "link set wan up" } else { "link set wan down" })?;

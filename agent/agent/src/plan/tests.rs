@@ -84,6 +84,7 @@ fn every_stage_has_its_phases() {
     let mut view = PodView {
         spec: pod_spec(&t, pod_uid(&t).unwrap(), &"n1".parse().unwrap()),
         address: [10, 0, 0, 2].into(),
+        address6: None,
         netns: "/run/x".into(),
         hosts: "/run/h".into(),
         started: false,

@@ -16,6 +16,9 @@ use crate::{
 };
 
 const EVERY: Duration = Duration::from_secs(60);
+/// For so long the namespace of a pod that has left its Domain stands after its object is gone: until its neighbours have heard
+/// of it. Nobody confirms that. Meanwhile its kernel refuses them; afterwards nothing would answer, and a connect would hang.
+const LINGER: Duration = Duration::from_millis(500);
 
 /// Sweeps now and every minute until `stop`.
 pub(crate) async fn sweep(context: &Context, stop: CancellationToken) {
@@ -55,7 +58,6 @@ async fn once(context: &Context) -> Result<(), SyncError> {
         if view.spec.notes.get(notes::TASK_UID).is_none_or(|uid| !wanted.contains(uid)) {
             tracing::info!(pod = %view.spec.uid, name = view.spec.name, "its Task is gone; removing");
             remove(context, view).await?;
-            report::delete_pod(client, view.spec.uid.as_str()).await?;
         }
     }
     let here: BTreeSet<&str> = local.iter().map(|v| v.spec.uid.as_str()).collect();
@@ -69,18 +71,28 @@ async fn once(context: &Context) -> Result<(), SyncError> {
     Ok(())
 }
 
-/// Stops a pod, takes it out of its Domain and removes it.
+/// Stops a pod, takes it out of its Domain, deletes its object and removes it.
 pub(super) async fn remove(context: &Context, view: &PodView) -> Result<(), SyncError> {
     let uid = &view.spec.uid;
-    context.runtime.stop(uid).await?;
-    if view.spec.notes.get(notes::DOMAIN).is_some_and(|d| !d.is_empty())
-        && let Err(error) = context.socket.detach(uid.as_str()).await
-    {
-        // The namespace is going; a node that comes back finds it gone.
-        tracing::warn!(pod = %uid, error = with_causes(&error), "cannot detach");
+    let in_domain = stop(context, view).await?;
+    report::delete_pod(&context.client.0, uid.as_str()).await?;
+    if in_domain {
+        tokio::time::sleep(LINGER).await;
     }
     context.runtime.remove(uid).await?;
     Ok(())
+}
+
+/// Ends its processes and its part in its Domain; whether it had one.
+async fn stop(context: &Context, view: &PodView) -> Result<bool, SyncError> {
+    let uid = &view.spec.uid;
+    context.runtime.stop(uid).await?;
+    let in_domain = view.spec.notes.get(notes::DOMAIN).is_some_and(|d| !d.is_empty());
+    if in_domain && let Err(error) = context.socket.detach(uid.as_str()).await {
+        // The namespace is going; a node that comes back finds it gone.
+        tracing::warn!(pod = %uid, error = with_causes(&error), "cannot detach");
+    }
+    Ok(in_domain)
 }
 
 /// Removes every pod of this machine, all at once: the agent is being shut down.
@@ -93,7 +105,11 @@ pub(crate) async fn remove_all(context: &Context) {
         }
     };
     let removals = views.iter().map(async |view| {
-        if let Err(error) = remove(context, view).await {
+        let removed = async {
+            stop(context, view).await?;
+            Ok::<_, SyncError>(context.runtime.remove(&view.spec.uid).await?)
+        };
+        if let Err(error) = removed.await {
             tracing::error!(pod = %view.spec.uid, error = with_causes(&error), "cannot remove a pod");
         }
     });

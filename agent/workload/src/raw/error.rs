@@ -13,7 +13,9 @@ pub enum SetupError {
     NoCgroup2,
     #[error("{path} is not inside a cgroup v2 hierarchy")]
     NotCgroup2 { path: PathBuf },
-    #[error("pod CIDR {cidr} has no room: at least a /29 is needed")]
+    #[error(
+        "pod CIDR {cidr} has no room: at least a /29 is needed, and as many addresses of IPv6 as of IPv4"
+    )]
     SmallCidr { cidr: String },
     #[error("bridge name {name:?} is not an interface name of 1 to 15 letters, digits or '-'")]
     BridgeName { name: String },
@@ -51,6 +53,12 @@ pub enum NetError {
     #[error("cannot {what} network namespace {path}")]
     Namespace {
         what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot write {path}")]
+    Switch {
         path: PathBuf,
         #[source]
         source: io::Error,

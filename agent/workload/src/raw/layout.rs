@@ -13,7 +13,7 @@
 
 use std::{
     fs, io,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
 };
 
@@ -130,6 +130,10 @@ pub(crate) struct PodRecord {
     /// Its real address on the site's network.
     pub address: Ipv4Addr,
     pub prefix: u8,
+    #[serde(default)]
+    pub address6: Option<Ipv6Addr>,
+    #[serde(default)]
+    pub prefix6: Option<u8>,
     pub gateway: Ipv4Addr,
     pub netns: PathBuf,
     pub cgroup: PathBuf,

@@ -1,10 +1,16 @@
 //! Interfaces and addresses by rtnetlink(7): the site's bridge, and a pod's link to it.
+//!
+//! Hardware addresses are made of the IP addresses ([`mac`]): a pod that gets the address of an earlier one is where the others'
+//! neighbour tables already say. What says otherwise all the same (pods of an older agent had random ones) hears of it
+//! when the link comes up ([`announce`]).
 
 use std::{
-    fs::File,
+    fs::{self, File},
+    io,
     net::{IpAddr, Ipv4Addr},
     os::fd::AsRawFd as _,
     path::Path,
+    time::Duration,
 };
 
 use futures::{
@@ -14,7 +20,10 @@ use futures::{
 };
 use rtnetlink::{
     Error, Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
-    packet_route::link::{InfoData, InfoVeth, LinkMessage},
+    packet_route::{
+        address::AddressHeaderFlags,
+        link::{InfoData, InfoVeth, LinkAttribute, LinkMessage, State},
+    },
 };
 
 use super::{address::PodNetwork, error::NetError, layout::PodRecord, netns};
@@ -22,6 +31,10 @@ use crate::spec::PodUid;
 
 /// The pod's end.
 const POD_LINK: &str = "eth0";
+/// A bridge takes a new port into use within milliseconds.
+const UP: Duration = Duration::from_secs(1);
+/// How often that is looked at: the kernel's own notice of it would need a socket for all of a machine's links.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// Linux allows 15 characters.
 #[must_use]
@@ -39,6 +52,13 @@ pub(crate) fn host_link(uid: &PodUid) -> String {
     format!("rl-{:012x}", hash >> 16)
 }
 
+/// The hardware address of whoever has this address: locally administered, `02:72` and the address.
+#[must_use]
+pub(crate) fn mac(address: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = address.octets();
+    [0x02, 0x72, a, b, c, d]
+}
+
 /// Talks to the kernel in the calling thread's namespace for as long as `work` runs.
 async fn with<T, F>(work: impl FnOnce(Handle) -> F) -> Result<T, NetError>
 where
@@ -50,15 +70,19 @@ where
     match select(work, connection).await {
         Either::Left((result, _)) => result,
         Either::Right(((), _)) => {
-            Err(NetError::Socket(std::io::Error::other("the kernel closed the connection")))
+            Err(NetError::Socket(io::Error::other("the kernel closed the connection")))
         }
     }
 }
 
 async fn find(handle: &Handle, name: &str) -> Result<Option<u32>, NetError> {
+    Ok(look_up(handle, name).await?.map(|l| l.header.index))
+}
+
+async fn look_up(handle: &Handle, name: &str) -> Result<Option<LinkMessage>, NetError> {
     let answer = handle.link().get().match_name(name.to_owned()).execute().try_next().await;
     match answer {
-        Ok(link) => Ok(link.map(|l: LinkMessage| l.header.index)),
+        Ok(link) => Ok(link),
         Err(Error::NetlinkError(e))
             if e.raw_code() == -(rustix::io::Errno::NODEV.raw_os_error()) =>
         {
@@ -86,13 +110,15 @@ pub(crate) async fn ensure_bridge(name: &str, net: PodNetwork) -> Result<(), Net
         let index = match find(&handle, name).await? {
             Some(index) => index,
             None => {
-                let request = handle.link().add(LinkBridge::new(name).build());
+                // With an address of its own a bridge keeps it; else it has that of one of its ports, and another when that goes.
+                let bridge = LinkBridge::new(name).address(mac(net.gateway()).to_vec());
+                let request = handle.link().add(bridge.build());
                 request.execute().await.map_err(fail("create", name))?;
                 let index = find(&handle, name).await?;
                 index.ok_or_else(|| NetError::NoLink { name: name.to_owned() })?
             }
         };
-        add_address(&handle, name, index, net.gateway(), net.prefix()).await?;
+        add_address(&handle, name, index, net.gateway().into(), net.prefix()).await?;
         set(&handle, name, up(index)).await
     })
     .await
@@ -102,10 +128,14 @@ async fn add_address(
     handle: &Handle,
     name: &str,
     index: u32,
-    address: Ipv4Addr,
+    address: IpAddr,
     prefix: u8,
 ) -> Result<(), NetError> {
-    let request = handle.address().add(index, IpAddr::V4(address), prefix).replace();
+    let mut request = handle.address().add(index, address, prefix).replace();
+    if address.is_ipv6() {
+        // It is the pod's alone by how it is made: usable at once instead of after a second of looking for another.
+        request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
+    }
     request.execute().await.map_err(fail("address", name))
 }
 
@@ -126,7 +156,7 @@ pub(crate) async fn connect_pod(record: &PodRecord, bridge: &str) -> Result<(), 
         let master = find(&handle, bridge).await?;
         let master = master.ok_or_else(|| NetError::NoLink { name: bridge.to_owned() })?;
         if find(&handle, &host).await?.is_none() {
-            create_pair(&handle, &host, &record.netns).await?;
+            create_pair(&handle, &host, record).await?;
         }
         let index = find(&handle, &host).await?;
         let index = index.ok_or_else(|| NetError::NoLink { name: host.clone() })?;
@@ -134,13 +164,69 @@ pub(crate) async fn connect_pod(record: &PodRecord, bridge: &str) -> Result<(), 
         set(&handle, &host, change.controller(master).up().build()).await
     })
     .await?;
-    let (address, prefix, gateway) = (record.address, record.prefix, record.gateway);
-    netns::inside(record.netns.clone(), move || configure(address, prefix, gateway)).await
+    let pod = record.clone();
+    netns::inside(record.netns.clone(), || configure(pod)).await?;
+    wait_until_up(&host).await?;
+    netns::inside(record.netns.clone(), announce).await
+}
+
+/// Whether this machine gives interfaces IPv6 addresses.
+#[must_use]
+pub(crate) fn has_ipv6() -> bool {
+    let off = fs::read_to_string("/proc/sys/net/ipv6/conf/default/disable_ipv6");
+    off.is_ok_and(|off| off.trim() == "0")
+}
+
+/// Writes a kernel switch of the calling thread's namespace; one of IPv6 is not there without it.
+fn switch(name: &str, value: &str) -> Result<(), NetError> {
+    let path = Path::new("/proc/sys/net").join(name);
+    match fs::write(&path, value) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done.map_err(|source| NetError::Switch { path, source }),
+    }
+}
+
+/// Waits until the bridge passes on what the pod's link brings.
+async fn wait_until_up(host: &str) -> Result<(), NetError> {
+    let up = |link: &LinkMessage| link.attributes.contains(&LinkAttribute::OperState(State::Up));
+    let waiting = with(async |handle| {
+        while !look_up(&handle, host).await?.is_some_and(|link| up(&link)) {
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    });
+    match tokio::time::timeout(UP, waiting).await {
+        Ok(done) => done,
+        Err(_late) => {
+            tracing::warn!(interface = host, "not up after a second; its pod is not announced");
+            Ok(())
+        }
+    }
+}
+
+/// Tells the bridge's other ends where the pod's addresses are now: a gratuitous ARP, and an unsolicited neighbour advertisement
+/// where there is IPv6. The kernel sends both when a link's hardware address is set, if told to.
+async fn announce() -> Result<(), NetError> {
+    for notify in ["ipv4/conf/eth0/arp_notify", "ipv6/conf/eth0/ndisc_notify"] {
+        switch(notify, "1")?;
+    }
+    with(async |handle| {
+        let link = look_up(&handle, POD_LINK).await?;
+        let link = link.ok_or_else(|| NetError::NoLink { name: POD_LINK.to_owned() })?;
+        let own = link.attributes.iter().find_map(|a| match a {
+            LinkAttribute::Address(address) => Some(address.clone()),
+            _ => None,
+        });
+        let again = LinkUnspec::new_with_index(link.header.index);
+        set(&handle, POD_LINK, again.address(own.unwrap_or_default()).build()).await
+    })
+    .await
 }
 
 /// The far end is born inside the pod's namespace, under its final name: nothing has to be renamed
 /// or moved, and a crash in between leaves one end only to clean.
-async fn create_pair(handle: &Handle, host: &str, namespace: &Path) -> Result<(), NetError> {
+async fn create_pair(handle: &Handle, host: &str, record: &PodRecord) -> Result<(), NetError> {
+    let namespace = record.netns.as_path();
     let open = File::open(namespace).map_err(|source| NetError::Namespace {
         what: "open",
         path: namespace.to_owned(),
@@ -148,23 +234,30 @@ async fn create_pair(handle: &Handle, host: &str, namespace: &Path) -> Result<()
     })?;
     let far = LinkMessageBuilder::<LinkUnspec>::new()
         .name(POD_LINK)
+        .address(mac(record.address).to_vec())
         .setns_by_fd(open.as_raw_fd())
         .build();
     let pair = LinkVeth::new(host, POD_LINK).set_info_data(InfoData::Veth(InfoVeth::Peer(far)));
     handle.link().add(pair.build()).execute().await.map_err(fail("create", host))
 }
 
-async fn configure(address: Ipv4Addr, prefix: u8, gateway: Ipv4Addr) -> Result<(), NetError> {
+async fn configure(pod: PodRecord) -> Result<(), NetError> {
+    if pod.address6.is_some() {
+        switch("ipv6/conf/eth0/disable_ipv6", "0")?;
+    }
     with(async |handle| {
         for name in ["lo", POD_LINK] {
             let index = find(&handle, name).await?;
             let index = index.ok_or_else(|| NetError::NoLink { name: name.to_owned() })?;
             if name == POD_LINK {
-                add_address(&handle, name, index, address, prefix).await?;
+                add_address(&handle, name, index, pod.address.into(), pod.prefix).await?;
+                if let Some((address, prefix)) = pod.address6.zip(pod.prefix6) {
+                    add_address(&handle, name, index, address.into(), prefix).await?;
+                }
             }
             set(&handle, name, up(index)).await?;
         }
-        let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).build();
+        let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(pod.gateway).build();
         let request = handle.route().add(route).replace();
         request.execute().await.map_err(fail("route through", POD_LINK))
     })
@@ -174,6 +267,12 @@ async fn configure(address: Ipv4Addr, prefix: u8, gateway: Ipv4Addr) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hardware_address_is_local_and_names_one_station() {
+        let mac = mac(Ipv4Addr::new(10, 244, 0, 4));
+        assert_eq!(mac, [2, 0x72, 10, 244, 0, 4]);
+    }
 
     #[test]
     fn a_pods_link_has_a_name_that_linux_takes() {

@@ -57,6 +57,7 @@ impl Machine {
             cgroup: Some(self.cgroup.clone()),
             bridge: "rlark0".into(),
             pod_cidr: "10.244.0.0/24".parse().unwrap(),
+            pod_cidr6: None,
             site_cidr: "10.244.0.0/24".parse().unwrap(),
             hide: vec![],
         }

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DomainSpec {
-    /// Subnet of the virtual addresses, such as `10.0.1.0/24` or `fd00:1::/64`.
+    /// Subnet of the virtual addresses, such as `10.0.1.0/24` or `fd00:1::/64`, or one of each address family: `10.0.1.0/24,fd00:1::/64`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cidr: String,
     /// Encrypt flows between pods of one site as well.
@@ -43,10 +43,10 @@ pub struct DomainSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DomainStatus {
-    /// The subnet in use, the last valid one while the spec holds none.
+    /// The subnets in use, written as in the spec; the last valid ones while that holds none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cidr: String,
-    /// One entry per pod: live ones, and some of those gone, whose address is kept for their return.
+    /// One entry per pod and subnet: live ones, and some of those gone, whose address is kept for their return.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ip_allocations: Vec<IpAllocation>,
     /// `Ready`, with the reason when not: InvalidCIDR, InvalidPorts, OverlappingCIDR, Exhausted.

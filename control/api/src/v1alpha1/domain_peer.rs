@@ -25,9 +25,12 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DomainPeerSpec {
-    /// Prefix length of the Domain's subnet.
+    /// Prefix length of the Domain's subnet, of the first one where there are two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_len: Option<i32>,
+    /// The Domain's subnets, as in its status.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cidr: String,
     /// Live pods of this site, sorted by uid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<PeerPod>,
@@ -43,6 +46,7 @@ impl std::fmt::Debug for DomainPeerSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DomainPeerSpec")
             .field("prefix_len", &self.prefix_len)
+            .field("cidr", &self.cidr)
             .field("pods", &self.pods)
             .finish_non_exhaustive()
     }
@@ -71,9 +75,12 @@ pub struct PeerPod {
     /// Data-plane node.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// Virtual address.
+    /// Virtual address, the first one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ip: String,
+    /// All virtual addresses, one per subnet of the Domain.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ips: Vec<String>,
     /// Real address within the site.
     #[serde(default, rename = "localIP", skip_serializing_if = "String::is_empty")]
     pub local_ip: String,

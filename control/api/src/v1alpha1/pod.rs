@@ -69,9 +69,12 @@ pub struct PodStatus {
     /// Data-plane node.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// Real address within the site.
+    /// Real address within the site, the first one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ip: String,
+    /// All real addresses, one per address family.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ips: Vec<String>,
     /// How often its process was started again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_count: Option<i32>,

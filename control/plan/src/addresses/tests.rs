@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn cidr(s: &str) -> Cidr {
+fn cidr(s: &str) -> Subnets {
     s.parse().unwrap()
 }
 fn claims(keys: &[&str]) -> Vec<Claim> {
@@ -97,6 +97,37 @@ fn job_and_task_are_filled_and_kept() {
     assert_eq!((a.allocations[0].job.as_str(), a.allocations[0].task.as_str()), ("j", "t"));
     let a = allocate(&cidr("10.0.1.0/24"), &claims(&["a"]), &a.allocations);
     assert_eq!(a.allocations[0].job, "j");
+}
+
+#[test]
+fn a_domain_with_both_families_gives_one_of_each_whatever_the_other_lacks() {
+    let both = cidr("fd00:1::/64,10.0.1.0/30");
+    let a = allocate(&both, &claims(&["a", "b"]), &[]);
+    assert_eq!(a.by_key()["a"], ["fd00:1::1", "10.0.1.1"], "in the order of the subnets");
+    let more = allocate(&both, &claims(&["a", "b", "c"]), &a.allocations);
+    assert_eq!(
+        (more.by_key()["c"].as_slice(), more.unserved.as_slice()),
+        (["fd00:1::3"].as_slice(), ["c".to_owned()].as_slice())
+    );
+    let back = allocate(&both, &claims(&["c", "b"]), &more.allocations);
+    assert_eq!(back.by_key()["c"], ["fd00:1::3", "10.0.1.1"], "a's, which is gone");
+    // An edit from one subnet to two leaves the addresses that were given.
+    let one = allocate(&cidr("10.0.1.0/24"), &claims(&["a", "b"]), &[]);
+    let two = allocate(&cidr("10.0.1.0/24,fd00::/64"), &claims(&["a", "b"]), &one.allocations);
+    assert_eq!(two.by_key()["b"], ["10.0.1.2", "fd00::2"]);
+    let again = allocate(&cidr("fd00::/64"), &claims(&["a", "b"]), &two.allocations);
+    assert_eq!(again.by_key()["b"], ["fd00::2"]);
+}
+
+#[test]
+fn a_subnet_of_any_size_takes_no_longer() {
+    for huge in ["fd00::/8", "2000::/3", "fd00::/64"] {
+        let keys: Vec<String> = (0..1000).map(|i| format!("p{i:04}")).collect();
+        let refs: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let a = allocate(&cidr(huge), &claims(&refs), &[]);
+        assert_eq!((a.allocations.len(), a.unserved.len()), (1000, 0));
+        assert_eq!(allocate(&cidr(huge), &claims(&refs), &a.allocations), a);
+    }
 }
 
 proptest! {

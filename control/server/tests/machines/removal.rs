@@ -1,6 +1,6 @@
 //! What is over at once when an administrator removes a machine, and what a Domain does not inherit.
 
-use futures::{StreamExt as _, TryStreamExt as _};
+use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::WatchParams;
 

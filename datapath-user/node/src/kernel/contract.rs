@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
 use super::{Join, Kernel, fake::Fake, is_host, real::Machine};
 use crate::plan::{
-    desired::{Desired, DomainId, Listeners, Pod, Way},
+    desired::{Desired, DomainId, Face, Listeners, Pod, Way},
     diff::Op,
 };
 
@@ -20,22 +20,25 @@ async fn holds(kernel: &dyn Kernel, netns: &Path) {
     let cookie = kernel.identify(netns, None).unwrap();
     assert_eq!(kernel.identify(netns, None).unwrap(), cookie);
     assert!(!is_host(cookie) && kernel.identify(netns, Some(netns)).is_err());
+    let vip = ip("10.214.0.1");
     let pod = Pod {
         domain: DOMAIN,
-        cidr: "10.214.0.0/24".parse().unwrap(),
-        vip: ip("10.214.0.1"),
-        real: None,
+        faces: vec![
+            Face { cidr: "10.214.0.0/24".parse().unwrap(), vip, real: None },
+            Face { cidr: "fd00:214::/64".parse().unwrap(), vip: ip("fd00:214::1"), real: None },
+        ],
         restricted: false,
     };
     let join =
         Join { uid: "a".into(), netns: netns.to_owned(), cgroup: None, cookie, pod: pod.clone() };
 
     assert!(kernel.tap(cookie).is_err(), "it has not joined");
-    let listener = kernel.join(join.clone()).await.unwrap();
+    let listeners = kernel.join(join.clone()).await.unwrap();
     kernel.tap(cookie).unwrap();
     let packet = crate::packets::header::tests::udp("10.214.0.2", "10.214.0.1");
-    kernel.inject(cookie, pod.vip, &packet).unwrap();
-    assert!(listener.local_addr().unwrap().ip().is_loopback());
+    kernel.inject(cookie, vip, &packet).unwrap();
+    let [listener] = &*listeners else { panic!("one takes both families") };
+    assert!(listener.local_addr().unwrap().ip().to_canonical().is_loopback());
     assert!(kernel.pod_checks(join.clone()).await.iter().all(|c| c.ok));
 
     let (near, far) = (ip("10.214.0.2"), ip("10.214.0.3"));
@@ -69,7 +72,7 @@ async fn holds(kernel: &dyn Kernel, netns: &Path) {
     assert_eq!(kernel.way(DOMAIN, far), None);
     kernel.leave(join.clone()).await.unwrap();
     kernel.leave(join).await.unwrap();
-    assert!(kernel.inject(cookie, pod.vip, &packet).is_err());
+    assert!(kernel.inject(cookie, vip, &packet).is_err());
 }
 
 #[tokio::test]

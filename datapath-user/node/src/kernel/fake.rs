@@ -15,8 +15,9 @@ use datapath_net::packet::Tap;
 use futures::{FutureExt as _, future::BoxFuture, stream::BoxStream};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Changed, Count, DirectFlow, Join, Kernel, KernelError, Socket};
+use super::{Changed, Count, DirectFlow, Join, Kernel, KernelError, Seen, Socket};
 use crate::{
+    keeper::listed,
     packets::no_such_pod,
     plan::{
         desired::{Desired, DomainId, Way},
@@ -46,6 +47,8 @@ pub(crate) struct State {
     pub(crate) mirror: BTreeMap<u64, Ports>,
     pub(crate) fresh: Duration,
     pub(crate) sockets: BTreeSet<Socket>,
+    pub(crate) seen: Option<futures::channel::mpsc::UnboundedReceiver<Seen>>,
+    pub(crate) watched: Duration,
     pub(crate) changes: Option<futures::channel::mpsc::UnboundedReceiver<Changed>>,
 }
 
@@ -64,7 +67,7 @@ impl Kernel for Fake {
         id.trim().parse::<u64>().map(|id| 1 << 63 | id).map_err(|e| failed(e.into()))
     }
 
-    fn join(&self, join: Join) -> BoxFuture<'_, Result<TcpListener, KernelError>> {
+    fn join(&self, join: Join) -> BoxFuture<'_, Result<Vec<TcpListener>, KernelError>> {
         async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let mut s = self.state.lock().unwrap();
@@ -72,10 +75,11 @@ impl Kernel for Fake {
                 let source = io::Error::other("no guard").into();
                 return Err(KernelError::Pod { uid: join.uid, step: "guard", source });
             }
-            s.log.push(format!("join {} {}", join.uid, join.pod.vip));
+            let vips = listed(join.pod.faces.iter().map(|f| &f.vip));
+            s.log.push(format!("join {} {vips}", join.uid));
             s.listeners.insert(join.uid.clone(), listener.local_addr().unwrap());
             s.joined.insert(join.uid.clone(), join);
-            Ok(listener)
+            Ok(vec![listener])
         }
         .boxed()
     }
@@ -197,6 +201,26 @@ impl Kernel for Fake {
 
     fn answer_on_vip(&self, _: DomainId, member: SocketAddr, _: Duration) {
         self.state.lock().unwrap().log.push(format!("on vip {member}"));
+    }
+
+    fn seen(&self) -> Option<BoxStream<'static, Seen>> {
+        self.state.lock().unwrap().seen.take().map(futures::StreamExt::boxed)
+    }
+
+    fn watch(&self, within: Duration) {
+        self.state.lock().unwrap().watched = within;
+    }
+
+    fn echo(
+        &self,
+        cookie: u64,
+        _: IpAddr,
+        _: IpAddr,
+        _: Duration,
+    ) -> BoxFuture<'_, io::Result<Duration>> {
+        let here = self.state.lock().unwrap().joined.values().any(|j| j.cookie == cookie);
+        let answer = if here { Ok(Duration::from_millis(1)) } else { Err(no_such_pod()) };
+        futures::future::ready(answer).boxed()
     }
 
     fn shut_down(&self, joins: Vec<Join>) -> BoxFuture<'_, ()> {

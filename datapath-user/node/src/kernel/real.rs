@@ -2,10 +2,12 @@
 
 mod changes;
 mod host;
+mod pins;
+mod seen;
 mod shared;
 
 use std::{
-    fs, io,
+    io,
     net::{IpAddr, SocketAddr},
     os::fd::AsFd as _,
     path::{Path, PathBuf},
@@ -15,21 +17,23 @@ use std::{
 
 use control_api::{attach::INTERFACE, ports::Ports, session::ProbeHop};
 use datapath_loader::{
-    BpffsMount, Config, Datapath, DomainId as KernelDomain, Listening as Found, LoadError,
-    MapError, MirrorId, NetnsCookie, Open as OpenPorts, Probe, mount_bpffs, probe,
+    BpffsMount, DomainId as KernelDomain, Listening as Found, LoadError, MapError, MirrorId,
+    NetnsCookie, Open as OpenPorts, Probe, probe,
 };
 use datapath_net::{
+    echo::echo,
     netns::{Netns, NetnsError, visit_netns},
     packet::Tap,
 };
 use futures::{FutureExt as _, future::BoxFuture, stream::BoxStream};
 use tokio::net::{TcpListener, TcpSocket};
 
+pub use self::pins::Pins;
 use self::{
     host::Hosts,
     shared::{Shared, lock, on_host, step},
 };
-use super::{Changed, Count, DirectFlow, Join, Kernel, KernelError, Socket};
+use super::{Changed, Count, DirectFlow, Join, Kernel, KernelError, Seen, Socket};
 use crate::{
     observe::hop,
     packets::no_such_pod,
@@ -38,24 +42,6 @@ use crate::{
         diff::Op,
     },
 };
-
-const BPFFS: &str = "/sys/fs/bpf";
-
-/// Where programs and maps are found by name, so that they outlive the process.
-#[derive(Clone, Debug)]
-pub enum Pins {
-    /// In the operator's directory; they stay when the node stops.
-    Kept(PathBuf),
-    /// On a BPF file system of the node's own, mounted here; they stay only if the node is killed. Without them its guards
-    /// would go with it, and what a pod sends to its peers would reach its own listeners.
-    UntilStop(PathBuf),
-}
-
-impl Pins {
-    const fn stay(&self) -> bool {
-        matches!(self, Self::Kept(_))
-    }
-}
 
 /// Why the data path does not start on this machine.
 #[derive(Debug, thiserror::Error)]
@@ -103,17 +89,16 @@ impl Machine {
             });
         }
         let cgroup = cgroup.or_else(|| probe.cgroup.clone()).unwrap_or_default();
-        let mount = pins.as_ref().map(mounted).transpose()?.flatten();
-        let datapath = load(&cgroup, pins.as_ref())?;
+        // Until all stands, what an earlier process left is not ours to take away: its guards are still needed.
+        let mount = pins.as_ref().map(Pins::mount).transpose()?.flatten();
+        let datapath = pins::load(&cgroup, pins.as_ref())?;
         datapath.forget_mirror()?;
-        let machine = Netns::current().and_then(|n| n.cookie()).map_err(StartError::Machine)?;
-        let hosts = Hosts::new(NetnsCookie(machine), &cgroup);
+        let hosts = Hosts::new(&cgroup).map_err(StartError::Machine)?;
+        let mount = pins.as_ref().and_then(|pins| pins.take_over(mount?));
         let shared = Shared { datapath, hosts, pods: Mutex::default(), ways: Mutex::default() };
         Ok(Self { shared: Arc::new(shared), probe, cgroup, pins, mount: Mutex::new(mount) })
     }
-}
 
-impl Machine {
     /// Guards stay for pods that could not be taken down, or that a killed process left and this one has not taken over.
     fn unpin(&self) {
         let Some(Pins::UntilStop(_)) = self.pins else { return };
@@ -140,44 +125,6 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         self.unpin();
-    }
-}
-
-/// The BPF file system that the pins are on, as far as it is for this process to unmount it.
-fn mounted(pins: &Pins) -> Result<Option<BpffsMount>, StartError> {
-    let (path, ours) = match pins {
-        Pins::Kept(path) if path.starts_with(BPFFS) => (Path::new(BPFFS), false),
-        // Wherever else the operator wants them, the operator has mounted it.
-        Pins::Kept(_) => return Ok(None),
-        Pins::UntilStop(path) => (path.as_path(), true),
-    };
-    let failed = |source| StartError::Bpffs { path: path.to_owned(), source };
-    if !ours {
-        mount_bpffs(path).map_err(failed)?.keep();
-        return Ok(None);
-    }
-    fs::create_dir_all(path).map_err(failed)?;
-    // One that a killed process has left is ours as well.
-    mount_bpffs(path).map(|mount| Some(mount.take_over(path))).map_err(failed)
-}
-
-fn load(cgroup: &Path, pins: Option<&Pins>) -> Result<Datapath, LoadError> {
-    let (path, stay) = match pins {
-        Some(Pins::Kept(path)) => (Some(path), true),
-        Some(Pins::UntilStop(path)) => (Some(path), false),
-        None => (None, true),
-    };
-    let config = Config { cgroup: cgroup.to_owned(), pins: path.cloned() };
-    match (Datapath::load(config.clone()), path) {
-        (Err(error), Some(path)) if !stay => {
-            // What a killed process left must not keep its successor from starting.
-            tracing::warn!(error = crate::keeper::chain(&error), "cannot adopt, starting anew");
-            for old in fs::read_dir(path).into_iter().flatten().flatten() {
-                let _reported_below = fs::remove_dir_all(old.path());
-            }
-            Datapath::load(config)
-        }
-        (done, _) => done,
     }
 }
 
@@ -225,11 +172,12 @@ impl Kernel for Machine {
         }
     }
 
-    fn join(&self, join: Join) -> BoxFuture<'_, Result<TcpListener, KernelError>> {
+    fn join(&self, join: Join) -> BoxFuture<'_, Result<Vec<TcpListener>, KernelError>> {
         async move {
             let failed = step(&join, "the relay's listener");
-            let listener = blocking(&self.shared, move |s| s.join(&join)).await??;
-            TcpListener::from_std(listener).map_err(|e| failed(e.into()))
+            let listeners = blocking(&self.shared, move |s| s.join(&join)).await??;
+            let all = listeners.into_iter().map(TcpListener::from_std).collect::<io::Result<_>>();
+            all.map_err(|e| failed(e.into()))
         }
         .boxed()
     }
@@ -333,16 +281,7 @@ impl Kernel for Machine {
             tracing::warn!(error = %e, "direct flows cannot be read");
             Vec::new()
         });
-        let flows = flows.into_iter().map(|f| DirectFlow {
-            id: f.cookie,
-            domain: DomainId(f.domain.0),
-            from: f.source,
-            to: f.destination,
-            established: f.established,
-            rtt: f.rtt,
-            age: f.age,
-        });
-        flows.collect()
+        seen::with_sockets(&self.shared, &flows)
     }
 
     fn counts(&self) -> Vec<Count> {
@@ -413,6 +352,36 @@ impl Kernel for Machine {
         if let Err(e) = done {
             tracing::debug!(%member, error = %e, "a socket on a VIP not remembered");
         }
+    }
+
+    fn seen(&self) -> Option<BoxStream<'static, Seen>> {
+        let watch = self.shared.datapath.take_watch()?;
+        seen::stream(Arc::clone(&self.shared), watch)
+    }
+
+    fn watch(&self, within: Duration) {
+        if let Err(e) = self.shared.datapath.watch(within) {
+            tracing::warn!(error = %e, "the hooks cannot be asked to tell");
+        }
+    }
+
+    fn echo(
+        &self,
+        cookie: u64,
+        from: IpAddr,
+        to: IpAddr,
+        within: Duration,
+    ) -> BoxFuture<'_, io::Result<Duration>> {
+        async move {
+            if on_host(cookie).is_some() {
+                return Err(io::Error::other("echoes do not pass a pod on the host network"));
+            }
+            let netns = self.shared.netns(cookie)?;
+            let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
+            let asked = echo(netns.as_fd(), from, to, rand::random());
+            tokio::time::timeout(within, asked).await.map_err(late)?
+        }
+        .boxed()
     }
 
     fn shut_down(&self, joins: Vec<Join>) -> BoxFuture<'_, ()> {

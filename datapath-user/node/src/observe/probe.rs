@@ -1,7 +1,11 @@
-//! The probe: name → policy → route → verdict → carrier → listener, in the order of the path. The
+//! The probe: name → policy → route → verdict → carrier → datagrams → listener, in the order of the path. The
 //! first hop that fails ends it, because it explains the rest.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use control_api::session::{FlowState, Member, ProbeHop, ProbeRequest};
 use tokio::{net::TcpStream, time::Instant};
@@ -24,24 +28,36 @@ struct Ends {
     pod: Arc<LocalPod>,
     from: Member,
     to: Member,
+    /// The target's address that is being proved.
+    vip: IpAddr,
 }
 
 pub(super) async fn run(of: &Observer, request: &ProbeRequest) -> Vec<ProbeHop> {
     let view = of.keeper.view();
     let mut hops = Vec::new();
-    let ends = match find(of, &view, request) {
+    let mut ends = match find(of, &view, request) {
         Ok(ends) => ends,
         Err(failed) => return vec![failed],
     };
-    let steps = [name(&ends), policy(&ends), route(&ends), verdict(of, &ends)];
-    for step in steps {
-        let ok = step.ok;
-        hops.push(step);
-        if !ok {
-            return hops;
+    // One after the other, each as a path of its own.
+    for vip in ends.to.vips.clone() {
+        ends.vip = vip;
+        let steps = [name(&ends), policy(&ends), route(&ends), verdict(of, &ends)];
+        hops.extend(steps);
+        if hops.iter().all(|hop| hop.ok) {
+            hops.extend(connect(of, &ends, request.port).await);
+            if hops.iter().all(|h| h.ok || h.hop == "listener") {
+                let datagrams = datagrams(of, &ends).await;
+                // The listener, if that fails, has the last word.
+                let last = hops.last().filter(|h| !h.ok).map_or(hops.len(), |_| hops.len() - 1);
+                hops.insert(last, datagrams);
+            }
+        }
+        if let Some(failed) = hops.iter().position(|hop| !hop.ok) {
+            hops.truncate(failed + 1);
+            break;
         }
     }
-    hops.extend(connect(of, &ends, request.port).await);
     hops
 }
 
@@ -61,7 +77,9 @@ fn find(of: &Observer, view: &View, request: &ProbeRequest) -> Result<Ends, Prob
     let pod = view.pods.get(&from.uid).ok_or_else(|| {
         hop("attachment", false, format!("pod {} is not attached on node {me}", from.pod))
     })?;
-    Ok(Ends { domain: Arc::clone(domain), pod: Arc::clone(pod), from, to })
+    let first = to.vips.first().copied();
+    let vip = first.ok_or_else(|| policy(format!("pod {} has no address", to.pod)))?;
+    Ok(Ends { domain: Arc::clone(domain), pod: Arc::clone(pod), from, to, vip })
 }
 
 fn name(ends: &Ends) -> ProbeHop {
@@ -72,10 +90,10 @@ fn name(ends: &Ends) -> ProbeHop {
         Ok(text) => text,
         Err(e) => return hop("name", false, format!("{}: {e}", path.display())),
     };
-    let Member { pod, vip, node, .. } = &ends.to;
+    let (Member { pod, node, .. }, vip) = (&ends.to, ends.vip);
     let short = format!("{pod}{}", hosts::SHORT);
     let long = format!("{pod}.{}.{}{}", node.cluster, ends.domain.name, hosts::LONG);
-    match [short.clone(), long].into_iter().find(|n| hosts::resolves(&text, n, *vip)) {
+    match [short.clone(), long].into_iter().find(|n| hosts::resolves(&text, n, vip)) {
         Some(name) => hop("name", true, format!("{name} is {vip} in pod {}", ends.from.pod)),
         None => {
             let why = format!("{} does not lead from {short} to {vip}", path.display());
@@ -92,12 +110,13 @@ fn policy(ends: &Ends) -> ProbeHop {
 }
 
 fn route(ends: &Ends) -> ProbeHop {
-    let Member { pod, vip, node, local_ip, .. } = &ends.to;
-    let holder = ends.domain.holder(*vip);
+    let (Member { pod, node, .. }, vip) = (&ends.to, ends.vip);
+    let holder = ends.domain.holder(vip);
     if let Some(other) = holder.filter(|h| h.uid != ends.to.uid) {
         return hop("route", false, format!("{vip} of pod {pod} is held by pod {}", other.pod));
     }
-    let real = local_ip.map_or_else(|| "no real address".to_owned(), |ip| ip.to_string());
+    let real =
+        ends.to.real_for(vip).map_or_else(|| "no real address".to_owned(), |ip| ip.to_string());
     hop("route", true, format!("{vip} is pod {pod} on node {node} ({real})"))
 }
 
@@ -105,7 +124,7 @@ fn verdict(of: &Observer, ends: &Ends) -> ProbeHop {
     if ends.to.uid == ends.from.uid {
         return hop("verdict", true, "the pod's own address: pass");
     }
-    match of.kernel.way(ends.pod.domain_id, ends.to.vip) {
+    match of.kernel.way(ends.pod.domain_id, ends.vip) {
         Some(Way::Direct { real, .. }) => hop("verdict", true, format!("direct to {real}")),
         Some(Way::Relay { .. }) => hop("verdict", true, "relay"),
         None => hop("verdict", false, "the kernel denies it: no entry for this address"),
@@ -115,9 +134,9 @@ fn verdict(of: &Observer, ends: &Ends) -> ProbeHop {
 /// A relayed connect succeeds as soon as it has landed, so the far end's answer is waited for as
 /// well: data, an orderly end, a reset, or the flow shown as open.
 async fn connect(of: &Observer, ends: &Ends, port: u16) -> Vec<ProbeHop> {
-    let target = SocketAddr::new(ends.to.vip, port);
+    let target = SocketAddr::new(ends.vip, port);
     let relayed = ends.to.uid != ends.from.uid
-        && matches!(of.kernel.way(ends.pod.domain_id, ends.to.vip), Some(Way::Relay { .. }))
+        && matches!(of.kernel.way(ends.pod.domain_id, ends.vip), Some(Way::Relay { .. }))
         && ends.to.node != *of.keeper.me();
     let started = Instant::now();
     let cookie = ends.pod.attached.netns_cookie;
@@ -145,6 +164,20 @@ async fn connect(of: &Observer, ends: &Ends, port: u16) -> Vec<ProbeHop> {
         Err(why) => hop("listener", false, why),
     });
     hops
+}
+
+/// A true echo from the pod's own address to the other's: out of the pod's namespace by its interface, through the node there and
+/// into the other pod, and back. What is no stream goes this way, also within a site.
+async fn datagrams(of: &Observer, ends: &Ends) -> ProbeHop {
+    let (cookie, to) = (ends.pod.attached.netns_cookie, ends.vip);
+    let from = ends.pod.vip_towards(to);
+    match of.kernel.echo(cookie, from, to, LIMIT).await {
+        Ok(took) => {
+            let took = took.as_micros();
+            hop("datagrams", true, format!("{to} answered an echo from {from} after {took} µs"))
+        }
+        Err(e) => hop("datagrams", false, format!("an echo from {from} to {to}: {e}")),
+    }
 }
 
 fn carrier(of: &Observer, ends: &Ends) -> ProbeHop {

@@ -38,6 +38,7 @@ struct Entry {
     outgoing: bool,
     bytes_out: u64,
     bytes_in: u64,
+    lost: u64,
     started: Instant,
     last: Instant,
 }
@@ -89,9 +90,27 @@ impl PacketFlows {
         if self.all.len() < MOST {
             self.next += 1;
             let id = ID_BASE + self.next;
-            let entry =
-                Entry { id, outgoing, bytes_out: length, bytes_in: 0, started: now, last: now };
+            let entry = Entry {
+                id,
+                outgoing,
+                bytes_out: length,
+                bytes_in: 0,
+                lost: 0,
+                started: now,
+                last: now,
+            };
             self.all.insert(key, entry);
+        }
+    }
+
+    /// A packet was lost here; of a flow that is not listed nobody asks.
+    pub(super) fn note_loss(&mut self, domain: &DomainName, h: &Header) {
+        let key = |src, dst| Key { domain: domain.clone(), protocol: h.protocol, src, dst };
+        for key in [key(h.src, h.dst), key(h.dst, h.src)] {
+            if let Some(e) = self.all.get_mut(&key) {
+                e.lost += 1;
+                return;
+            }
         }
     }
 
@@ -112,6 +131,8 @@ impl PacketFlows {
             bytes_out: e.bytes_out,
             bytes_in: e.bytes_in,
             rtt_us: None,
+            retransmits: None,
+            lost: e.lost,
             age_ms: u64::try_from((now - e.started).as_millis()).unwrap_or(u64::MAX),
             outgoing: e.outgoing,
             reason: String::new(),
@@ -134,10 +155,11 @@ mod tests {
         assert_eq!(flows.list(t).first().unwrap().state, FlowState::Opening);
         flows.note(&d, &back, 30, false, t);
         flows.note(&d, &there, 28, true, t);
+        flows.note_loss(&d, &back);
         let listed = flows.list(t + TWO_WAY);
         let [flow] = listed.as_slice() else { panic!("{listed:?}") };
         assert_eq!((flow.bytes_out, flow.bytes_in, flow.state), (56, 30, FlowState::Open));
-        assert!(flow.outgoing);
+        assert!(flow.outgoing && flow.lost == 1);
         assert!(flows.list(t + TWO_WAY + Duration::from_secs(1)).is_empty());
         flows.note(&d, &there, 28, true, t);
         assert!(flows.list(t + ONE_WAY + Duration::from_secs(1)).is_empty());

@@ -3,8 +3,9 @@
 //! | destination, seen from a pod of this node | verdict |
 //! |---|---|
 //! | the pod's own VIP, anything outside its Domain | pass (the hook knows both from [`Pod`]) |
-//! | a peer of the same site with a real address that can be reached ([`Reach`]) and is none of the Domain's network, encryption not demanded | direct |
+//! | a peer of the same site with a real address that can be reached ([`Reach`]; of IPv6 from where this machine's pods are) and is none of the Domain's network, encryption not demanded | direct |
 //! | any other peer | relay |
+//! | a peer of this machine that is not attached, yet or any more | deny: nothing in it could answer |
 //! | a VIP nobody holds | deny: absent from the map, so nothing can be forgotten open |
 //! | anything of its Domain, while the pod has lost its address or its Domain | deny: it is in [`NOWHERE`] |
 
@@ -14,8 +15,8 @@ use std::{
     net::IpAddr,
 };
 
-use cidr::IpCidr;
 use control_api::{
+    cidr::Cidr,
     ids::{DomainName, NodeRef},
     ports::PortRange,
     session::Member,
@@ -83,12 +84,28 @@ pub const fn is_host(cookie: u64) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     pub domain: DomainId,
-    pub cidr: IpCidr,
-    pub vip: IpAddr,
-    /// The pod's address on its site's network.
-    pub real: Option<IpAddr>,
+    /// One or two, of different address families.
+    pub faces: Vec<Face>,
     /// Whether its Domain allows some ports only ([`Desired::ports`]).
     pub restricted: bool,
+}
+
+/// A pod's place in one subnet of its Domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Face {
+    pub cidr: Cidr,
+    pub vip: IpAddr,
+    /// The pod's address of the same family on its site's network.
+    pub real: Option<IpAddr>,
+}
+
+/// The places of a member.
+#[must_use]
+pub fn faces(domain: &Domain, member: &Member) -> Vec<Face> {
+    let face = |vip: &IpAddr| {
+        Some(Face { cidr: *domain.cidr.of(*vip)?, vip: *vip, real: member.real_for(*vip) })
+    };
+    member.vips.iter().filter_map(face).collect()
 }
 
 /// Whose list of listeners says whether anyone listens at a peer.
@@ -109,11 +126,12 @@ pub enum Way {
     Relay { listeners: Listeners },
 }
 
-/// The number under which the kernel knows the listeners of a pod of another machine: the same as long as the process lives.
+/// The number under which the kernel knows the listeners of a pod of another machine, of those that its address of one family leads
+/// to: the same as long as the process lives.
 #[must_use]
-pub fn mirror_number(domain: &DomainName, uid: &str) -> u64 {
+pub fn mirror_number(domain: &DomainName, uid: &str, is_v4: bool) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (domain, uid).hash(&mut hasher);
+    (domain, uid, is_v4).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -153,9 +171,8 @@ pub fn desired<'a>(
             out.hosts.insert(local.uid.clone(), String::new());
             continue;
         };
-        let (cidr, real) = (domain.cidr, member.local_ip);
         let restricted = domain.allowed_ports.is_some();
-        let pod = Pod { domain: id, cidr, vip: member.vip, real, restricted };
+        let pod = Pod { domain: id, faces: faces(domain, member), restricted };
         out.pods.insert(local.netns_cookie, pod);
         if let Some(allowed) = &domain.allowed_ports {
             out.ports.insert(id, allowed.clone());
@@ -185,35 +202,51 @@ fn peers(see: &See<'_>, domain: &Domain, id: DomainId, out: &mut Desired) {
     let behind =
         |m: &&Member| !see.cookies.get(m.uid.as_str()).is_some_and(|cookie| is_host(*cookie));
     let here = domain.members().filter(|m| m.node == *see.me).filter(behind);
-    let here = here.filter_map(|m| m.local_ip);
+    let here = here.flat_map(|m| m.local_ips.clone());
     let own = see.reach.of_pods(here);
+    let routed = routes_ipv6(see, domain);
+    let host_pods = see.cookies.values().any(|cookie| is_host(*cookie));
     let near = |member: &Member, real: IpAddr| {
         let at_site = member.node.cluster == see.me.cluster && !domain.encrypt_within_site;
+        let here = member.node == *see.me;
+        let by_route = real.is_ipv4() || routed;
         // Within the Domain's own network a pod would take a real address for a VIP.
         at_site
-            && !domain.cidr.contains(&real)
-            && (member.node == *see.me || see.reach.leads_to(real, &own))
+            && domain.cidr.of(real).is_none()
+            && if here {
+                by_route || !host_pods
+            } else {
+                by_route && see.reach.leads_to(real, &own)
+            }
     };
-    for member in domain.members() {
-        if domain.holder(member.vip).is_none_or(|h| h.uid != member.uid) {
-            continue;
-        }
-        let here = see.cookies.get(member.uid.as_str());
-        let listeners = here.map_or_else(
-            || Listeners::There(mirror_number(&domain.name, &member.uid)),
-            |cookie| Listeners::Here(*cookie),
-        );
-        let Some(real) = member.local_ip.filter(|real| near(member, *real)) else {
-            out.vips.insert((id, member.vip), Way::Relay { listeners });
+    let all = domain.members().flat_map(|member| member.vips.iter().map(move |vip| (member, *vip)));
+    for (member, vip) in all.filter(|(m, vip)| domain.holder(*vip).is_some_and(|h| h.uid == m.uid))
+    {
+        let listeners = match see.cookies.get(member.uid.as_str()) {
+            Some(cookie) => Listeners::Here(*cookie),
+            None if member.node == *see.me => continue,
+            None => Listeners::There(mirror_number(&domain.name, &member.uid, vip.is_ipv4())),
+        };
+        let Some(real) = member.real_for(vip).filter(|real| near(member, *real)) else {
+            out.vips.insert((id, vip), Way::Relay { listeners });
             continue;
         };
-        out.vips.insert((id, member.vip), Way::Direct { real, listeners });
-        if out.reals.insert((id, real), member.vip).is_some() {
+        out.vips.insert((id, vip), Way::Direct { real, listeners });
+        if out.reals.insert((id, real), vip).is_some() {
             shared.insert((id, real));
         }
     }
     // Pods on the host network share an address: which of them it was cannot be told.
     out.reals.retain(|key, _| !shared.contains(key));
+}
+
+/// Whether this machine's own namespace and the namespaces of its pods reach each other by IPv6. A bridge that was made for IPv4 carries
+/// it between its pods and no further, while any interface of the machine leads to its neighbours.
+fn routes_ipv6(see: &See<'_>, domain: &Domain) -> bool {
+    let apart = see.cookies.iter().filter(|(_, cookie)| !is_host(**cookie));
+    let members = apart.filter_map(|(uid, _)| domain.member(uid));
+    let mut reals = members.flat_map(|m| m.local_ips.iter().copied()).filter(IpAddr::is_ipv6);
+    reals.all(|real| see.reach.has_route(real))
 }
 
 #[cfg(test)]

@@ -18,9 +18,8 @@ fn ip(s: &str) -> IpAddr {
 }
 
 fn local(uid: &str, domain: &str, netns_cookie: u64) -> Local {
-    let cidr = "10.2.0.0/24".parse().unwrap();
-    let stands =
-        Pod { domain: DomainId(1), cidr, vip: ip("10.2.0.77"), real: None, restricted: false };
+    let face = Face { cidr: "10.2.0.0/24".parse().unwrap(), vip: ip("10.2.0.77"), real: None };
+    let stands = Pod { domain: DomainId(1), faces: vec![face], restricted: false };
     Local { uid: uid.into(), domain: domain.parse().unwrap(), netns_cookie, stands }
 }
 
@@ -33,17 +32,21 @@ fn reach() -> Reach {
     for last in ["01", "09", "0A"] {
         text += &format!("rlark0 {last}0010AC 0 1 0 0 0 FFFFFFFF\n");
     }
-    Reach::parse(&text)
+    Reach::parse(&text, "")
 }
 
 fn world(domains: Vec<DomainRoutes>, locals: &[Local]) -> Desired {
+    world_at(domains, locals, &reach())
+}
+
+fn world_at(domains: Vec<DomainRoutes>, locals: &[Local], reach: &Reach) -> Desired {
     let mut table = RouteTable::default();
     let mut ids = DomainIds::default();
     for d in &domains {
         ids.assign(&d.name);
     }
     table.apply(RouteUpdate::Snapshot { domains }).unwrap();
-    desired(&me(), &table, locals, &ids, &reach())
+    desired(&me(), &table, locals, &ids, reach)
 }
 
 #[test]
@@ -66,6 +69,39 @@ fn the_machines_own_address_is_no_pod_behind_its_interface() {
 }
 
 #[test]
+#[cfg(target_endian = "little")]
+fn ipv6_leads_off_a_bridge_only_where_it_is_routed() {
+    let members = vec![
+        member("host", "fd00::1", "s1/n1", Some("fd10::11")),
+        member("apart", "fd00::2", "s1/n1", Some("fd72::2")),
+        member("neighbour", "fd00::3", "s1/n2", Some("fd10::12")),
+    ];
+    // The LAN, and the bridge's range where it has one.
+    let (lan, bridge) = ("fd10", "fd72");
+    let route = |range: &str, name: &str| {
+        let zeros = "0".repeat(32);
+        format!("{range}{} 40 {zeros} 00 {zeros} 100 1 0 1 {name}\n", "0".repeat(28))
+    };
+    let unrouted = Reach::parse("", &route(lan, "eth0"));
+    let routed = Reach::parse("", &(route(lan, "eth0") + &route(bridge, "rlark0")));
+    let (host, apart) = (local("host", "d", 1 << 63 | 7), local("apart", "d", 7));
+    let direct = |reach: &Reach, locals: &[Local], vip: &str| {
+        let got = world_at(vec![domain("d", "fd00::/64", members.clone())], locals, reach);
+        matches!(got.vips.get(&(DomainId(1), ip(vip))), Some(Way::Direct { .. }))
+    };
+    let all = ["fd00::1", "fd00::2", "fd00::3"];
+    for (reach, locals, want) in [
+        (&unrouted, vec![host.clone()], [true, false, true]),
+        (&unrouted, vec![apart.clone()], [false, true, false]),
+        (&unrouted, vec![host.clone(), apart.clone()], [false; 3]),
+        (&routed, vec![host, apart], [true; 3]),
+    ] {
+        let names: Vec<&str> = locals.iter().map(|l| l.uid.as_str()).collect();
+        assert_eq!(all.map(|vip| direct(reach, &locals, vip)), want, "{names:?} {reach:?}");
+    }
+}
+
+#[test]
 fn each_kind_of_peer_gets_its_way() {
     let members = vec![
         member("own", "10.2.0.1", "s1/n1", Some("172.16.0.1")),
@@ -74,6 +110,7 @@ fn each_kind_of_peer_gets_its_way() {
         // Its machine uses the same range as this one.
         member("overlapping", "10.2.0.7", "s1/n3", Some("172.16.0.9")),
         member("no-address", "10.2.0.4", "s1/n2", None),
+        member("not-attached", "10.2.0.8", "s1/n1", Some("172.16.0.1")),
         // The same real address as same-site's, in another site: it must not count here.
         member("far", "10.2.0.5", "s2/n1", Some("172.16.0.3")),
     ];
@@ -81,7 +118,7 @@ fn each_kind_of_peer_gets_its_way() {
     let mut routes = domain("d", "10.2.0.0/24", members);
     let got = world(vec![routes.clone()], &locals);
     let id = DomainId(1);
-    let there = |uid: &str| Listeners::There(mirror_number(&"d".parse().unwrap(), uid));
+    let there = |uid: &str| Listeners::There(mirror_number(&"d".parse().unwrap(), uid, true));
     let cases = [
         ("10.2.0.1", Some(Way::Direct { real: ip("172.16.0.1"), listeners: Listeners::Here(11) })),
         ("10.2.0.2", Some(Way::Direct { real: ip("172.16.0.10"), listeners: Listeners::Here(12) })),
@@ -90,18 +127,46 @@ fn each_kind_of_peer_gets_its_way() {
         ("10.2.0.5", Some(Way::Relay { listeners: there("far") })),
         ("10.2.0.6", None),
         ("10.2.0.7", Some(Way::Relay { listeners: there("overlapping") })),
+        ("10.2.0.8", None),
     ];
     for (vip, way) in cases {
         assert_eq!(got.vips.get(&(id, ip(vip))).copied(), way, "{vip}");
     }
     assert_eq!(got.reals.get(&(id, ip("172.16.0.3"))), Some(&ip("10.2.0.3")));
-    assert_eq!(got.pods.get(&11).unwrap().vip, ip("10.2.0.1"));
+    assert_eq!(got.pods.get(&11).unwrap().faces[0].vip, ip("10.2.0.1"));
 
     routes.encrypt_within_site = true;
     let sealed = world(vec![routes], &locals);
     assert!(
         sealed.vips.values().all(|w| matches!(w, Way::Relay { .. })) && sealed.reals.is_empty()
     );
+}
+
+#[test]
+fn each_family_has_its_own_way() {
+    let members = vec![
+        member("own", "fd00::1,10.2.0.1", "s1/n1", Some("172.16.0.1,fd72::1")),
+        member("v4-only", "10.2.0.2,fd00::2", "s1/n1", Some("172.16.0.10")),
+        member("far", "10.2.0.3,fd00::3", "s2/n1", Some("172.16.0.3,fd72::3")),
+    ];
+    let locals = [local("own", "d", 11), local("v4-only", "d", 12)];
+    let got = world(vec![domain("d", "10.2.0.0/24,fd00::/64", members)], &locals);
+    let way = |vip: &str| got.vips.get(&(DomainId(1), ip(vip))).copied().unwrap();
+    assert!(matches!(way("fd00::1"), Way::Direct { real, .. } if real == ip("fd72::1")));
+    assert!(matches!(way("10.2.0.2"), Way::Direct { real, .. } if real == ip("172.16.0.10")));
+    // Rewriting cannot change the family: without a real address of its own it is relayed.
+    assert_eq!(way("fd00::2"), Way::Relay { listeners: Listeners::Here(12) });
+    let (Way::Relay { listeners: a }, Way::Relay { listeners: b }) =
+        (way("10.2.0.3"), way("fd00::3"))
+    else {
+        panic!()
+    };
+    assert_ne!(a, b, "a port may be open to one family only");
+    let faces = &got.pods.get(&11).unwrap().faces;
+    assert_eq!(faces[0].real, Some(ip("fd72::1")), "{faces:?}");
+    assert_eq!((faces[1].vip, faces[1].real), (ip("10.2.0.1"), Some(ip("172.16.0.1"))));
+    let hosts = got.hosts.get("own").unwrap();
+    assert!(hosts.contains("10.2.0.3 pod-far.") && hosts.contains("fd00::3 pod-far."), "{hosts}");
 }
 
 #[test]
@@ -137,7 +202,7 @@ fn two_domains_with_the_same_addresses_do_not_meet() {
 /// The kernel knows no peer, and of the pod only what makes it refuse what it tries.
 fn is_cut_off(got: &Desired, cookie: u64) -> bool {
     let pod = got.pods.get(&cookie).unwrap();
-    let last = (pod.domain, pod.vip) == (NOWHERE, ip("10.2.0.77"));
+    let last = (pod.domain, pod.faces[0].vip) == (NOWHERE, ip("10.2.0.77"));
     let names = got.hosts.values().all(String::is_empty) && got.hosts.len() == 1;
     last && names && got.pods.len() == 1 && got.vips.is_empty() && got.reals.is_empty()
 }

@@ -1,5 +1,5 @@
 //! Which real addresses of other machines of the site this machine can reach by itself, from its
-//! IPv4 routes. Pure but for [`Reach::of_this_machine`].
+//! routes. Pure but for [`Reach::of_this_machine`].
 //!
 //! Pod ranges need not be unique or routed within a site: two machines may both have 10.244.0.0/24
 //! (an address there is a *local* pod), or there may be no route but the default one (it leads to
@@ -7,36 +7,44 @@
 
 use std::{
     collections::BTreeSet,
-    net::{IpAddr, Ipv4Addr},
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use cidr::Ipv4Cidr;
+use cidr::IpCidr;
 
 const ROUTES: &str = "/proc/thread-self/net/route";
+const ROUTES6: &str = "/proc/thread-self/net/ipv6_route";
+/// `RTF_REJECT`: it says that there is no way.
+const REJECT: u32 = 0x0200;
 
 /// Routes other than default ones, by the interface's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    routes: Vec<(Ipv4Cidr, String)>,
+    routes: Vec<(IpCidr, String)>,
 }
 
 impl Reach {
     /// The routes of now. Without them (no procfs) nothing is known to be reachable.
     #[must_use]
     pub fn of_this_machine() -> Self {
-        match std::fs::read_to_string(ROUTES) {
-            Ok(text) => Self::parse(&text),
+        let read = |path: &str| match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            // A machine may be without IPv6.
+            Err(e) if e.kind() == io::ErrorKind::NotFound && path == ROUTES6 => String::new(),
             Err(error) => {
-                tracing::warn!(%error, "{ROUTES} cannot be read; peers on other machines are relayed");
-                Self::default()
+                tracing::warn!(%error, "{path} cannot be read; peers on other machines are relayed");
+                String::new()
             }
-        }
+        };
+        Self::parse(&read(ROUTES), &read(ROUTES6))
     }
 
     /// The text of `/proc/net/route`: interface, destination, gateway, …, mask in column 7; numbers
-    /// in hexadecimal and network byte order as this machine reads it.
+    /// in hexadecimal and network byte order as this machine reads it. And of `/proc/net/ipv6_route`: destination, its prefix
+    /// length, …, flags in column 8, interface; all hexadecimal, addresses as they are written.
     #[must_use]
-    pub fn parse(text: &str) -> Self {
+    pub fn parse(v4: &str, v6: &str) -> Self {
         let number = |word: &str| {
             u32::from_str_radix(word, 16).ok().map(|n| Ipv4Addr::from(n.to_ne_bytes()))
         };
@@ -44,17 +52,30 @@ impl Reach {
             let words: Vec<&str> = line.split_whitespace().collect();
             let (to, mask) = (number(words.get(1)?)?, number(words.get(7)?)?);
             let length = u8::try_from(mask.to_bits().leading_ones()).ok()?;
-            let to = Ipv4Cidr::new(to, length).ok()?;
-            (length > 0).then(|| ((*words.first().unwrap_or(&"")).to_owned(), to))
+            let to = IpCidr::new(to.into(), length).ok()?;
+            (length > 0).then(|| (to, (*words.first().unwrap_or(&"")).to_owned()))
         };
-        let routes = text.lines().skip(1).filter_map(route).map(|(name, to)| (to, name));
-        Self { routes: routes.collect() }
+        let route6 = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let to = Ipv6Addr::from_bits(u128::from_str_radix(words.first()?, 16).ok()?);
+            let length = u8::from_str_radix(words.get(1)?, 16).ok()?;
+            let flags = u32::from_str_radix(words.get(8)?, 16).ok()?;
+            let to = IpCidr::new(to.into(), length).ok()?;
+            (length > 0 && flags & REJECT == 0).then(|| Some((to, (*words.get(9)?).to_owned())))?
+        };
+        let routes = v4.lines().skip(1).filter_map(route);
+        Self { routes: routes.chain(v6.lines().filter_map(route6)).collect() }
     }
 
     fn interface(&self, to: IpAddr) -> Option<&str> {
-        let IpAddr::V4(to) = to else { return None };
         let matching = self.routes.iter().filter(|(cidr, _)| cidr.contains(&to));
         matching.max_by_key(|(cidr, _)| cidr.network_length()).map(|(_, name)| name.as_str())
+    }
+
+    /// Whether a route other than a default one leads to this address.
+    #[must_use]
+    pub fn has_route(&self, to: IpAddr) -> bool {
+        self.interface(to).is_some()
     }
 
     /// The interfaces behind which this machine's own pods are.
@@ -81,10 +102,16 @@ mod tests {
         eth0\t0001F40A\t0B01A8C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
         eth0\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
 
+    /// The same machine's ranges of IPv6, a default route, and one that refuses.
+    const TEXT6: &str = "fd72000000000000000000000af40000 78 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 00000001 00000000 00000001   rlark0\n\
+        fd72000000000000000000000af40100 78 00000000000000000000000000000000 00 fe8000000000000000000000000000b0 00000400 00000001 00000000 00000003     eth0\n\
+        fd72000000000000000000000af40300 78 00000000000000000000000000000000 00 00000000000000000000000000000000 00000400 00000001 00000000 00000201       lo\n\
+        00000000000000000000000000000000 00 00000000000000000000000000000000 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003     eth0\n";
+
     #[test]
     #[cfg(target_endian = "little")]
     fn only_a_route_that_leads_off_this_machine_counts() {
-        let reach = Reach::parse(TEXT);
+        let reach = Reach::parse(TEXT, TEXT6);
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();
         let own = reach.of_pods([ip("10.244.0.2")]);
         assert_eq!(own, BTreeSet::from(["rlark0"]));
@@ -92,6 +119,12 @@ mod tests {
         assert!(!reach.leads_to(ip("10.244.0.7"), &own), "the same range on both machines");
         assert!(!reach.leads_to(ip("10.244.2.7"), &own), "only the default route");
         assert!(!reach.leads_to(ip("fd00::1"), &own));
-        assert!(Reach::parse("").of_pods([ip("10.244.0.2")]).is_empty());
+        let own = reach.of_pods([ip("fd72::10.244.0.2")]);
+        assert_eq!(own, BTreeSet::from(["rlark0"]));
+        assert!(reach.leads_to(ip("fd72::10.244.1.7"), &own));
+        assert!(!reach.leads_to(ip("fd72::10.244.0.7"), &own), "the same range on both machines");
+        assert!(!reach.leads_to(ip("fd72::10.244.2.7"), &own), "only the default route");
+        assert!(!reach.leads_to(ip("fd72::10.244.3.7"), &own), "refused");
+        assert!(Reach::parse("", "").of_pods([ip("10.244.0.2")]).is_empty());
     }
 }

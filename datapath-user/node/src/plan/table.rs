@@ -6,8 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use cidr::IpCidr;
 use control_api::{
+    cidr::Subnets,
     ids::{DomainName, NodeRef},
     ports::PortRange,
     session::{DomainRoutes, Member, RouteUpdate},
@@ -16,10 +16,12 @@ use control_api::{
 /// Why an update was not taken over. What is not named in the error was applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
-    #[error("Domain {domain}: {cidr:?} is not a network in CIDR form")]
+    #[error("Domain {domain}: {cidr:?} are not subnets in CIDR form")]
     Cidr { domain: DomainName, cidr: String },
-    #[error("Domain {domain}: the address {vip} of pod {pod} is outside {cidr}")]
-    VipOutside { domain: DomainName, pod: String, vip: IpAddr, cidr: IpCidr },
+    #[error(
+        "Domain {domain}: the address {vip} of pod {pod} is outside {cidr}, or its second of a family"
+    )]
+    VipOutside { domain: DomainName, pod: String, vip: IpAddr, cidr: Subnets },
     /// The stream and this table have come apart; only a new snapshot helps.
     #[error("an update for Domain {domain}, which no snapshot has named")]
     UnknownDomain { domain: DomainName },
@@ -29,7 +31,7 @@ pub enum UpdateError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain {
     pub name: DomainName,
-    pub cidr: IpCidr,
+    pub cidr: Subnets,
     /// The Domain's SSH certificate authority, OpenSSH public key text.
     pub ssh_ca: String,
     pub encrypt_within_site: bool,
@@ -43,7 +45,7 @@ pub struct Domain {
 
 impl Domain {
     fn new(routes: DomainRoutes, errors: &mut Vec<UpdateError>) -> Option<Self> {
-        let Ok(cidr) = routes.cidr.parse::<IpCidr>() else {
+        let Ok(cidr) = routes.cidr.parse::<Subnets>() else {
             errors.push(UpdateError::Cidr { domain: routes.name, cidr: routes.cidr });
             return None;
         };
@@ -64,27 +66,39 @@ impl Domain {
 
     fn put(&mut self, mut member: Member, errors: &mut Vec<UpdateError>) {
         self.remove(&member.uid);
-        member.vip = member.vip.to_canonical();
-        member.local_ip = member.local_ip.map(|ip| ip.to_canonical());
-        if !self.cidr.contains(&member.vip) {
-            errors.push(UpdateError::VipOutside {
-                domain: self.name.clone(),
-                pod: member.pod,
-                vip: member.vip,
-                cidr: self.cidr,
-            });
+        for ip in member.vips.iter_mut().chain(&mut member.local_ips) {
+            *ip = ip.to_canonical();
+        }
+        let mut families = BTreeSet::new();
+        member.vips.retain(|vip| {
+            let good = self.cidr.of(*vip).is_some() && families.insert(vip.is_ipv4());
+            if !good {
+                errors.push(UpdateError::VipOutside {
+                    domain: self.name.clone(),
+                    pod: member.pod.clone(),
+                    vip: *vip,
+                    cidr: self.cidr,
+                });
+            }
+            good
+        });
+        // Without an address it is in no network.
+        if member.vips.is_empty() {
             return;
         }
-        self.by_vip.entry(member.vip).or_default().insert(member.uid.clone());
+        for vip in &member.vips {
+            self.by_vip.entry(*vip).or_default().insert(member.uid.clone());
+        }
         self.members.insert(member.uid.clone(), member);
     }
 
     fn remove(&mut self, uid: &str) {
         let Some(old) = self.members.remove(uid) else { return };
-        if let Some(uids) = self.by_vip.get_mut(&old.vip) {
+        for vip in &old.vips {
+            let Some(uids) = self.by_vip.get_mut(vip) else { continue };
             uids.remove(uid);
             if uids.is_empty() {
-                self.by_vip.remove(&old.vip);
+                self.by_vip.remove(vip);
             }
         }
     }
@@ -147,7 +161,10 @@ impl RouteTable {
         let mut errors = Vec::new();
         match update {
             // Not of the routes: the session keeps them from here.
-            RouteUpdate::Ports { .. } | RouteUpdate::KeepAlive => {}
+            RouteUpdate::Ports { .. }
+            | RouteUpdate::Peers { .. }
+            | RouteUpdate::Peer { .. }
+            | RouteUpdate::KeepAlive => {}
             RouteUpdate::Snapshot { domains } => {
                 self.domains = domains
                     .into_iter()

@@ -4,14 +4,16 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Addresses of both families have a comma between.
 pub(crate) fn member(uid: &str, vip: &str, node: &str, local: Option<&str>) -> Member {
+    let all = |text: &str| text.split(',').map(|ip| ip.parse().unwrap()).collect();
     Member {
         uid: uid.into(),
-        vip: vip.parse().unwrap(),
+        vips: all(vip),
         pod: format!("pod-{uid}"),
         pod_namespace: "rlark-system".into(),
         node: node.parse().unwrap(),
-        local_ip: local.map(|l| l.parse().unwrap()),
+        local_ips: local.map(all).unwrap_or_default(),
         task: String::new(),
         job: String::new(),
     }
@@ -43,6 +45,34 @@ fn a_vip_outside_the_domain_is_refused_and_the_rest_is_taken() {
     );
     let d = t.domain(&name("d")).unwrap();
     assert!(d.member("a").is_some() && d.member("b").is_none());
+}
+
+#[test]
+fn a_member_of_both_families_is_found_by_either_address_until_it_goes() {
+    let mut t = RouteTable::default();
+    let members = vec![
+        member("a", "10.2.0.1,fd00::1", "s/n", None),
+        member("b", "fd00::2,fd00::3", "s/n", None),
+        member("c", "10.9.0.1,fd00::4", "s/n", None),
+    ];
+    let errors = t.apply(RouteUpdate::Snapshot {
+        domains: vec![domain("d", "10.2.0.0/24,fd00::/64", members)],
+    });
+    assert_eq!(errors.unwrap_err().len(), 2, "the second of a family, and one outside");
+    let holder = |t: &RouteTable, ip: &str| {
+        t.domain(&name("d")).unwrap().holder(ip.parse().unwrap()).map(|m| m.uid.clone())
+    };
+    for (ip, uid) in [
+        ("10.2.0.1", Some("a")),
+        ("fd00::1", Some("a")),
+        ("fd00::2", Some("b")),
+        ("fd00::3", None),
+        ("fd00::4", Some("c")),
+    ] {
+        assert_eq!(holder(&t, ip).as_deref(), uid, "{ip}");
+    }
+    t.apply(RouteUpdate::MemberGone { domain: name("d"), uid: "a".into() }).unwrap();
+    assert_eq!((holder(&t, "10.2.0.1"), holder(&t, "fd00::1")), (None, None));
 }
 
 #[test]

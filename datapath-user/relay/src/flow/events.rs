@@ -8,9 +8,9 @@ use datapath_wire::{
     flow::{Role, Step},
 };
 
-use super::{Core, Flow};
+use super::{Began, Core, Flow};
 use crate::{
-    api::{Lane, Reason},
+    api::{Lane, Reason, Told},
     carrier::Carrier,
     link::Link,
     shared::{Hold as _, Shared},
@@ -23,6 +23,7 @@ struct After {
     moves: bool,
     fail: Option<Reason>,
     reset: Option<Reason>,
+    opened: bool,
 }
 
 impl Flow {
@@ -42,6 +43,9 @@ impl Flow {
             });
             (after, core.home)
         };
+        if after.opened {
+            shared.tell(|| Told::Opened(self.stats(link)));
+        }
         if after.owes_ack {
             link.owe(shared, home, self);
         }
@@ -81,6 +85,8 @@ impl Flow {
                     return Err(FlowError::Unexpected);
                 }
                 core.wire.step(Step::Accepted);
+                // It comes again after a break.
+                after.opened = std::mem::replace(&mut core.began, Began::Stood) != Began::Stood;
                 core.wire.tx.on_credit(credit);
                 self.wake_sender(core, true);
             }

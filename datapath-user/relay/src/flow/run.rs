@@ -19,9 +19,9 @@ use datapath_wire::{
 use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream, sync::OwnedSemaphorePermit};
 
-use super::{Core, Flow};
+use super::{Began, Core, Flow};
 use crate::{
-    api::{BoxFuture, Reason},
+    api::{BoxFuture, Reason, Told},
     link::Link,
     shared::{Hold as _, Shared, add},
 };
@@ -140,6 +140,7 @@ pub(crate) async fn accept(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Fl
             let core = &mut *guard;
             core.sock = Some(Arc::new(sock));
             core.wire.step(Step::Accepted);
+            core.began = Began::Stood;
             if let Some(via) = &core.via {
                 // The application knows nothing of it: it leaves with the target's first bytes.
                 via.post_lazily(&Frame::Accept {
@@ -153,6 +154,7 @@ pub(crate) async fn accept(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Fl
             return finish(shared, link, flow);
         }
     }
+    shared.tell(|| Told::Opened(flow.stats(link)));
     run(shared, link, Arc::clone(flow)).await;
 }
 

@@ -7,7 +7,7 @@ use datapath_wire::{Frame, Open, frame::SIDE};
 
 use super::Link;
 use crate::{
-    api::Reason,
+    api::{Reason, Told},
     carrier::Carrier,
     flow::{self, Flow},
     shared::{Hold as _, Shared},
@@ -74,6 +74,10 @@ impl Link {
         }
         let reject = |reason| {
             shared.tally.failed(reason);
+            shared.tell(|| {
+                let domain = self.key.domain.clone();
+                Told::Refused { domain, src: open.src, dst: open.dst, reason }
+            });
             tracing::debug!(src = %open.src, dst = %open.dst, peer = %self.key.peer, %reason, "flow is refused");
             c.post(&Frame::Reject { flow: id, reason });
         };

@@ -1,13 +1,16 @@
 //! IP packets to the peer, over the interactive carrier; kept by nobody once they left.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::Link;
 use crate::{
-    api::Lane,
+    api::{Lane, PacketLoss},
     carrier::Carrier,
     shared::{Hold as _, Shared},
 };
@@ -18,43 +21,52 @@ const WAITING: usize = 64;
 const FRESH: Duration = Duration::from_secs(3);
 
 impl Link {
-    /// False when the packet is lost.
-    pub(crate) fn send_packet(self: &Arc<Self>, shared: &Arc<Shared>, packet: &[u8]) -> bool {
+    pub(crate) fn send_packet(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        packet: &[u8],
+    ) -> Result<(), PacketLoss> {
         let now = Instant::now();
         {
             let mut s = self.state.hold();
             if s.gone {
-                return false;
+                return Err(PacketLoss::NoPeer);
             }
             // Bulk's carrier is full of bulk.
-            let of = |c: &&Arc<Carrier>| c.lane == Lane::Interactive && !c.is_dead();
-            if let Some(carrier) = s.carriers.iter().rev().find(of).cloned() {
+            if let Some(carrier) = s.best(Lane::Interactive).cloned() {
                 drop(s);
                 return carrier.send_packet(packet);
             }
             s.packets.push_back((now, Bytes::copy_from_slice(packet)));
+            let before = s.packets.len();
             let excess = s.packets.len().saturating_sub(WAITING);
             s.packets.drain(..excess);
             s.packets.retain(|(at, _)| now.saturating_duration_since(*at) < FRESH);
+            stale(shared, before - s.packets.len());
         }
         self.warm(shared);
-        true
+        Ok(())
     }
 
-    pub(super) fn send_waiting(&self, carrier: &Carrier) {
+    pub(super) fn send_waiting(&self, shared: &Shared, carrier: &Carrier) {
         if carrier.lane != Lane::Interactive {
             return;
         }
         let (now, waiting) = (Instant::now(), std::mem::take(&mut self.state.hold().packets));
         for (at, packet) in waiting {
-            if now.saturating_duration_since(at) < FRESH {
-                carrier.send_packet(&packet);
+            let is_fresh = now.saturating_duration_since(at) < FRESH;
+            if !is_fresh || carrier.send_packet(&packet).is_err() {
+                stale(shared, 1);
             }
         }
     }
 
     /// Nobody tries for a carrier any more.
-    pub(super) fn drop_waiting(&self) {
-        self.state.hold().packets.clear();
+    pub(super) fn drop_waiting(&self, shared: &Shared) {
+        stale(shared, std::mem::take(&mut self.state.hold().packets).len());
     }
+}
+
+fn stale(shared: &Shared, packets: usize) {
+    shared.tally.packets_stale.fetch_add(packets as u64, Relaxed);
 }

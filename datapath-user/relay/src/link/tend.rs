@@ -136,7 +136,7 @@ impl Link {
         shared.lane(lane).spawn(async move {
             me.dialing(&shared2, lane).await;
             if lane == Lane::Interactive && me.carrier(lane).is_none() {
-                me.drop_waiting();
+                me.drop_waiting(&shared2);
             }
             if let Some(d) = me.state.hold().dialing.get_mut(usize::from(lane == Lane::Bulk)) {
                 *d = false;
@@ -181,11 +181,20 @@ impl Link {
             peer: self.key.peer.clone(),
             source,
         };
-        let dial = shared.paths.dial(domain, &self.key.peer, lane);
-        let path = tokio::time::timeout(shared.config.dial_timeout, dial)
-            .await
-            .map_err(|elapsed| fail(elapsed.into()))?
-            .map_err(fail)?;
+        let late = |elapsed: tokio::time::error::Elapsed| fail(elapsed.into());
+        let until = Instant::now() + shared.config.dial_timeout;
+        let race = shared.paths.race(domain, &self.key.peer, lane);
+        let race = tokio::time::timeout_at(until, race).await.map_err(late)?.map_err(fail)?;
+        match race.direct {
+            Some(direct) => self.race_direct(shared, lane, direct),
+            None => self.miss_direct(shared),
+        }
+        let path = tokio::select! {
+            path = tokio::time::timeout_at(until, race.hub) => path.map_err(late)?,
+            // Nobody waits for the hub any more; who waits there for us sees us go.
+            () = self.until_direct(lane) => return Ok(()),
+        };
+        let path = path.map_err(fail)?;
         ssh::connect(shared, self, identity, lane, path).await
     }
 }

@@ -65,7 +65,7 @@ fn a_flow_waits_for_an_outage_and_goes_on() {
     s.read_exact(&mut b).unwrap();
     assert_eq!(&b, b"during");
     new.read_exact(&mut [0; 3]).unwrap();
-    assert!(back.elapsed() < Duration::from_secs(4), "{:?}", back.elapsed());
+    assert!(back.elapsed() < Duration::from_secs(1), "{:?}", back.elapsed());
 }
 
 #[test]
@@ -164,4 +164,28 @@ fn a_reset_during_an_outage_is_told_when_the_outage_ends() {
     other.read_exact(&mut [0]).unwrap();
     assert_eq!(rx.recv_timeout(Duration::from_secs(5)).unwrap(), Err(ErrorKind::ConnectionReset));
     assert_eq!(failed(&p.b.counters(), Reason::Reset), 1);
+}
+
+/// Whoever notices that the machine moved says so; the carrier's own pulse would take a quarter of a minute.
+#[test]
+fn a_carrier_that_leads_nowhere_is_found_soon_when_the_machine_moved() {
+    let p = Pair::new();
+    p.a_way.through.store(true, std::sync::atomic::Ordering::SeqCst);
+    let mut s = p.connect(echo_server());
+    s.write_all(b"before").unwrap();
+    s.read_exact(&mut [0; 6]).unwrap();
+    p.a.moved();
+    thread::sleep(Duration::from_millis(1500));
+    assert_eq!(p.a.counters().carriers_lost, 0, "a carrier that answers stays");
+    p.a_way.silence();
+    let moved = Instant::now();
+    s.write_all(b"behind").unwrap();
+    p.a.moved();
+    let mut b = [0; 6];
+    s.read_exact(&mut b).unwrap();
+    assert_eq!(&b, b"behind");
+    assert!(moved.elapsed() < Duration::from_secs(4), "{:?}", moved.elapsed());
+    // The other end hears of it by the new carrier.
+    eventually("the peer closes its end", || p.b.counters().carriers_lost == 1);
+    assert!(moved.elapsed() < Duration::from_secs(8), "{:?}", moved.elapsed());
 }

@@ -10,6 +10,7 @@
     reason = "applications that stall, cuts at intervals, and polling for what has no event"
 )]
 
+mod direct;
 mod faults;
 mod flows;
 mod pair;

@@ -29,6 +29,8 @@ class Here:
     mib = int(os.environ.get("MIB", "64"))
     short = int(os.environ.get("SHORT", "10000"))
     peer_names = os.environ.get("PEER_NAMES", "").split()
+    peer_all = os.environ.get("PEER_ADDRESSES", "").split()
+    own_all = os.environ.get("OWN_ADDRESSES", "").split()
     own_names = os.environ.get("OWN_NAMES", "").split()
     go = os.environ.get("GO_PROGRAM", "")
 

@@ -3,8 +3,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    net::{IpAddr, SocketAddr},
-    os::fd::AsFd as _,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::fd::{AsFd as _, BorrowedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -15,12 +15,18 @@ use datapath_loader::{
     Listeners as Listening, MapError, MirrorId, NetnsCookie, PodEntry, RELAY_MARK, Route,
 };
 use datapath_net::{
-    netlink::Netlink, netns::Netns, packet::Injector, procfs, sockets::landing_listener,
-    stock::Stock, vip::VipInterface,
+    netlink::{Netlink, NetlinkError},
+    netns::Netns,
+    packet::Injector,
+    procfs,
+    sockets::landing_listener,
+    stock::Stock,
+    vip::{VipInterface, enable_ipv6},
 };
 
 use super::host::Hosts;
 use crate::{
+    keeper::listed,
     kernel::{Cause, Join, KernelError},
     observe::hop,
     packets::no_such_pod,
@@ -59,23 +65,28 @@ pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 pub(super) fn entry(pod: &Pod) -> Result<PodEntry, Cause> {
-    let face = Face {
-        vip: pod.vip,
-        real: pod.real.filter(|real| real.is_ipv4() == pod.vip.is_ipv4()),
-        network: pod.cidr.first_address(),
-        prefix_length: pod.cidr.network_length(),
-    };
-    let entry = PodEntry::new(KernelDomain(pod.domain.0), [face])?;
+    let faces = pod.faces.iter().map(|face| Face {
+        vip: face.vip,
+        real: face.real,
+        network: face.cidr.network(),
+        prefix_length: face.cidr.prefix_len(),
+    });
+    let entry = PodEntry::new(KernelDomain(pod.domain.0), faces)?;
     Ok(if pod.restricted { entry.restricted() } else { entry })
 }
 
-fn interface(pod: &Pod) -> VipInterface {
-    VipInterface {
+/// One interface, with what each family of addresses needs on it.
+fn interfaces(pod: &Pod) -> impl Iterator<Item = VipInterface> {
+    pod.faces.iter().map(|face| VipInterface {
         name: INTERFACE.to_owned(),
-        vip: pod.vip,
-        network: pod.cidr.first_address(),
-        prefix_length: pod.cidr.network_length(),
-    }
+        vip: face.vip,
+        network: face.cidr.network(),
+        prefix_length: face.cidr.prefix_len(),
+    })
+}
+
+fn take_away(pod: &Pod, netns: BorrowedFd<'_>) -> Result<(), NetlinkError> {
+    interfaces(pod).try_for_each(|interface| interface.remove(netns))
 }
 
 fn route(way: Way) -> Route {
@@ -101,7 +112,10 @@ pub(super) fn step(join: &Join, step: &'static str) -> impl Fn(Cause) -> KernelE
 
 impl Shared {
     pub(super) fn netns(&self, cookie: u64) -> io::Result<Arc<Netns>> {
-        self.place(cookie).map(|(netns, ..)| netns)
+        match on_host(cookie) {
+            Some(host) => self.hosts.netns(host),
+            None => self.place(cookie).map(|(netns, ..)| netns),
+        }
     }
 
     /// The pod's namespace, where the relay's listener is in it, and which interface `rl0`.
@@ -116,19 +130,25 @@ impl Shared {
     }
 
     /// Landing listener, guard, interface and route, in this order; all or nothing.
-    pub(super) fn join(&self, join: &Join) -> Result<std::net::TcpListener, KernelError> {
+    pub(super) fn join(&self, join: &Join) -> Result<Vec<std::net::TcpListener>, KernelError> {
         if let Some(host) = on_host(join.cookie) {
             return self.hosts.join(host, join);
         }
         let opened = Netns::open(&join.netns).map_err(|e| step(join, "its namespace")(e.into()))?;
         let opened = Arc::new(opened);
         let fd = opened.as_fd();
-        let up = |e: datapath_net::netlink::NetlinkError| step(join, "loopback")(e.into());
+        let up = |e: NetlinkError| step(join, "loopback")(e.into());
         Netlink::in_netns(fd).and_then(|mut n| n.set_up("lo")).map_err(up)?;
-        let listener = landing_listener(fd, join.pod.vip)
+        // One of IPv6 takes connections of both families.
+        let v6 = join.pod.faces.iter().map(|f| f.vip).find(IpAddr::is_ipv6);
+        if v6.is_some() {
+            enable_ipv6(fd, "lo").map_err(up)?;
+        }
+        let listener = landing_listener(fd, v6.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))
             .map_err(|e| step(join, "the relay's listener")(e.into()))?;
         let landing =
             listener.local_addr().map_err(|e| step(join, "the relay's listener")(e.into()))?;
+        let landing = SocketAddr::new(landing.ip().to_canonical(), landing.port());
         let injector =
             Injector::open(fd).map_err(|e| step(join, "its socket for packets")(e.into()))?;
         let netns = NetnsCookie(join.cookie);
@@ -140,11 +160,11 @@ impl Shared {
         let stand = || {
             let landed = self.datapath.land(guard.slot(), &listener);
             landed.map_err(|e| step(join, "landing on the relay's listener")(e.into()))?;
-            let rl0 = interface(&join.pod).ensure(fd);
+            let rl0 = interfaces(&join.pod).try_for_each(|interface| interface.ensure(fd));
             rl0.map_err(|e| step(join, "interface rl0")(e.into()))?;
             let device = Netlink::in_netns(fd).and_then(|mut n| n.index(INTERFACE));
             let device = device.map_err(|e| step(join, "interface rl0")(e.into()))?.unwrap_or(0);
-            let seeded = self.seed(join.cookie, &opened, join.pod.vip, landing);
+            let seeded = self.seed(join.cookie, &opened, &join.pod, landing);
             seeded.map_err(step(join, "its listeners"))?;
             Ok(device)
         };
@@ -152,7 +172,7 @@ impl Shared {
         let device = *stood.as_ref().unwrap_or(&0);
         if let Err(e) = stood {
             // The route goes before the guard in every case; while it stands the guard must.
-            match interface(&join.pod).remove(fd) {
+            match take_away(&join.pod, fd) {
                 Ok(()) => drop(guard.detach()),
                 Err(error) => {
                     tracing::error!(pod = join.uid, %error, "rl0 cannot be taken away again");
@@ -168,7 +188,7 @@ impl Shared {
         let netns = opened;
         let standing = Standing { guard, netns, stock, injector, landing, device };
         lock(&self.pods).insert(join.cookie, standing);
-        Ok(listener)
+        Ok(vec![listener])
     }
 
     /// Listeners that are older than the hooks or the pod's entry. The relay's own is not the pod's.
@@ -176,14 +196,15 @@ impl Shared {
         &self,
         cookie: u64,
         netns: &Netns,
-        vip: IpAddr,
+        pod: &Pod,
         landing: SocketAddr,
     ) -> Result<(), Cause> {
         let mut found = procfs::listeners(netns.as_fd())?;
         found.retain(|at| *at != landing);
         self.datapath.seed_listeners(NetnsCookie(cookie), found)?;
         let bound = procfs::udp_sockets(netns.as_fd())?.into_iter();
-        let ports = bound.filter(|at| at.ip() == vip).map(|at| at.port());
+        let ports =
+            bound.filter(|at| pod.faces.iter().any(|f| f.vip == at.ip())).map(|at| at.port());
         self.datapath.seed_udp_on_vip(NetnsCookie(cookie), ports)?;
         Ok(())
     }
@@ -194,7 +215,7 @@ impl Shared {
             return Ok(());
         }
         let Some(standing) = lock(&self.pods).remove(&join.cookie) else { return Ok(()) };
-        let removed = interface(&join.pod).remove(standing.netns.as_fd());
+        let removed = take_away(&join.pod, standing.netns.as_fd());
         if let Err(e) = removed {
             // With the route still there, the guard must stay; it goes with the namespace.
             let error = step(join, "taking interface rl0 away")(e.into());
@@ -225,7 +246,7 @@ impl Shared {
                 let (netns, landing, device) = self.place(*cookie)?;
                 dp.set_pod(NetnsCookie(*cookie), &entry(pod)?.on_device(device))?;
                 // Sockets that began to listen between joining and this moment.
-                self.seed(*cookie, &netns, pod.vip, landing)?;
+                self.seed(*cookie, &netns, pod, landing)?;
             }
             Op::DeletePod(cookie) => match on_host(*cookie) {
                 Some(host) => dp.remove_host_pod(self.hosts.machine, host)?,
@@ -291,7 +312,7 @@ impl Shared {
         let mut checks = vec![hop("guard", true, detail)];
         let index = Netlink::in_netns(netns.as_fd()).and_then(|mut n| n.index(INTERFACE));
         checks.push(match index {
-            Ok(Some(_)) => hop(INTERFACE, true, join.pod.vip.to_string()),
+            Ok(Some(_)) => hop(INTERFACE, true, listed(join.pod.faces.iter().map(|f| &f.vip))),
             Ok(None) => hop(INTERFACE, false, "somebody removed it"),
             Err(e) => hop(INTERFACE, false, e.to_string()),
         });
