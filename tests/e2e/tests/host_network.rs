@@ -1,4 +1,5 @@
-//! A task on the host network: a cgroup in a machine's own namespace, handed to its node as a runtime would.
+//! A task on the host network: a cgroup in a machine's own namespace, handed to its node as a runtime would. In Domains of either
+//! address family, and of both.
 
 use std::{
     fs,
@@ -23,16 +24,21 @@ const UID: &str = "host-0001";
 /// The machine that the task is on: the second of site `cloud`, whose first one has a pod.
 const MACHINE: usize = 2;
 const REAL: &str = "192.168.1.11";
+/// On its LAN, where the neighbour has one too: neither leads from or to a pod of the other.
+const REAL6: &str = "fd10::11";
+const NEIGHBOUR6: &str = "fd10::10";
 const PORT: &str = "7000";
 /// Answers with the names of both ends as it sees them.
 const SERVE: &str = "import socket,sys
-s=socket.socket(); s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1); s.bind(('0.0.0.0',int(sys.argv[1])))
-s.listen(); print('listening',flush=True)
+s=socket.create_server(('',int(sys.argv[1])),family=socket.AF_INET6,dualstack_ipv6=True)
+print('listening',flush=True)
+ip=lambda a: a[0].removeprefix('::ffff:')
 while 1:
- c,a=s.accept(); q=c.recv(9); c.sendall(f'{a[0]} {c.getsockname()[0]} '.encode()+q); c.close()";
+ c,a=s.accept(); q=c.recv(9); c.sendall(f'{ip(a)} {ip(c.getsockname())} '.encode()+q); c.close()";
 /// Its own names of both ends, then what the server said; or the errno.
 const ASK: &str = "import socket,sys
-s=socket.socket(); s.settimeout(10); e=s.connect_ex((sys.argv[1],int(sys.argv[2])))
+s=socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET)
+s.settimeout(10); e=s.connect_ex((sys.argv[1],int(sys.argv[2])))
 if e: print(e); sys.exit()
 s.sendall(b'q'); r=b''
 try:
@@ -48,7 +54,9 @@ fn objects(p: &Product) -> Result<()> {
          apiVersion: rlinf.io/v1alpha1\nkind: Pod\nmetadata: {name: host-0001, namespace: rlark-cloud}\n\
          spec: {domain: d, taskNamespace: rlark-cloud, taskName: host, podNamespace: raw, podName: host}\n",
     )?;
-    let status = format!(r#"{{"status":{{"phase":"Running","node":"gpu-2","ip":"{REAL}"}}}}"#);
+    let status = format!(
+        r#"{{"status":{{"phase":"Running","node":"gpu-2","ip":"{REAL}","ips":["{REAL}","{REAL6}"]}}}}"#
+    );
     let mut c = p.kubectl(["-n", "rlark-cloud", "patch", "pods.rlinf.io", UID]);
     output(c.args(["--subresource=status", "--type=merge", "-p", &status])).map(drop)
 }
@@ -62,7 +70,8 @@ fn node(p: &Product, method: &str, path: &str, body: &str) -> Result<String> {
 }
 
 struct Host {
-    vip: String,
+    /// In the order of the Domain's subnets.
+    vips: Vec<String>,
     cgroup: PathBuf,
 }
 
@@ -88,7 +97,9 @@ impl Host {
         }
         let said = node(p, "PUT", &path, &request(Some(&cgroup)).to_string())?;
         let attached: Value = serde_json::from_str(&said)?;
-        Ok(Self { vip: text(&attached, "/addresses/0/vip").to_owned(), cgroup })
+        let addresses = attached.pointer("/addresses").and_then(Value::as_array);
+        let vips = addresses.into_iter().flatten().map(|a| text(a, "/vip").to_owned());
+        Ok(Self { vips: vips.collect(), cgroup })
     }
 
     /// A process of the task, in a cgroup that it made for itself.
@@ -133,30 +144,53 @@ fn network(p: &Product) -> Result<String> {
 
 #[test]
 fn a_task_on_the_host_network_talks_with_its_domain() -> Result<()> {
+    in_domain("10.98.0.0/24", 1)
+}
+
+#[test]
+fn a_task_on_the_host_network_talks_with_its_domain_of_ipv6() -> Result<()> {
+    in_domain("fd00:98::/64", 1)
+}
+
+#[test]
+fn a_task_on_the_host_network_talks_with_its_domain_of_both_families() -> Result<()> {
+    in_domain("\"fd00:98::/64,10.98.0.0/24\"", 2)
+}
+
+fn in_domain(cidr: &str, subnets: usize) -> Result<()> {
     let mut p = test_e2e::two_sites()?;
-    p.join("cloud", "gpu-2", &[("site", "nowhere")])?;
+    p.join("cloud", "gpu-2", &[("site", "beside")])?;
     p.online()?;
     let run = |p: &mut Product| -> Result<()> {
-        let job = idle_job("j", "d", &[("near", "cloud"), ("far", "edge")]);
-        p.apply(&(domain("d", "10.98.0.0/24") + &job))?;
+        for (machine, address) in [(0, NEIGHBOUR6), (MACHINE, REAL6)] {
+            let lan = &p.machines.get(machine).context("machine")?.place.netns;
+            lan.ip(&format!("addr add {address}/64 dev eth0 nodad"))?;
+        }
+        let tasks = [("near", "cloud"), ("far", "edge"), ("beside", "beside")];
+        p.apply(&(domain("d", cidr) + &idle_job("j", "d", &tasks)))?;
         phase(p, "j", "Running", LIMIT)?;
-        let (near, far) = (pod(p, 0, "j-near-0")?, pod(p, 1, "j-far-0")?);
+        let pods = [pod(p, 0, "j-near-0")?, pod(p, 1, "j-far-0")?, pod(p, MACHINE, "j-beside-0")?];
         // An agent forgets Pods of its machine that it did not make.
         p.machines.get_mut(MACHINE).context("machine")?.agent.kill()?;
-        let before = network(p)?;
+        let (before, attached) = (network(p)?, node(p, "GET", "/v1/attachments", "")?);
         let host = Host::attach(p)?;
+        ensure!(host.vips.len() == subnets, "{:?}", host.vips);
         ensure!(network(p)? == before, "the machine's network changed: {}", network(p)?);
         let mut servers = Vec::new();
-        for pod in [&near, &far] {
+        for pod in &pods {
             servers.push(serve(pod.command([PYTHON, "-c", SERVE, PORT]))?);
         }
         let mut own = host.command(p)?;
         own.args(["-c", SERVE, PORT]);
         servers.push(serve(own)?);
-        talks(p, &host, &near, &far)?;
-        stays(p, &host, &far)?;
+        for subnet in 0..subnets {
+            talks(p, &host, &pods, subnet).with_context(|| format!("subnet {subnet}"))?;
+        }
+        let [_, far, _] = &pods;
+        stays(p, &host, far)?;
+        healthy(p, subnets)?;
         node(p, "DELETE", &format!("/v1/attachments/{UID}"), "")?;
-        ensure!(node(p, "GET", "/v1/attachments", "")? == "[]");
+        ensure!(node(p, "GET", "/v1/attachments", "")? == attached);
         ensure!(network(p)? == before, "something stays");
         for mut server in servers {
             server.kill()?;
@@ -167,38 +201,60 @@ fn a_task_on_the_host_network_talks_with_its_domain() -> Result<()> {
     run(&mut p).map_err(|e| p.explain(e))
 }
 
-fn talks(p: &Product, host: &Host, near: &RunningPod, far: &RunningPod) -> Result<()> {
-    let vip = &host.vip;
-    for peer in [&near.vip, &far.vip] {
+fn vip(all: &[String], subnet: usize) -> Result<&str> {
+    all.get(subnet).map(String::as_str).context("an address of each subnet")
+}
+
+fn talks(p: &Product, host: &Host, pods: &[RunningPod; 3], subnet: usize) -> Result<()> {
+    let own = vip(&host.vips, subnet)?;
+    let (v4, [near, far, beside]) = (!own.contains(':'), pods);
+    for pod in pods {
+        let peer = vip(&pod.vips, subnet)?;
         // Names on both ends: the asker's, then the server's.
         eventually("the peer to know it", LIMIT, || {
-            Ok((host.ask(p, peer, PORT)? == format!("{peer} {vip} {vip} {peer} q")).then_some(()))
+            Ok((host.ask(p, peer, PORT)? == format!("{peer} {own} {own} {peer} q")).then_some(()))
         })
         .with_context(|| format!("{peer}: {:?}", host.ask(p, peer, PORT)))?;
     }
-    eventually("the far pod to reach it", LIMIT, || {
-        let said = ask_from(far, vip, PORT)?;
-        Ok((said == format!("{vip} {0} {0} {vip} q", far.vip)).then_some(()))
-    })
-    .with_context(|| format!("{:?}", ask_from(far, vip, PORT)))?;
-    // The machine between them masquerades what leaves its pods for the LAN, so the accepting end sees that machine.
-    let said = ask_from(near, vip, PORT)?;
-    ensure!(said.starts_with(&format!("{vip} {} ", near.vip)), "{said}");
+    for pod in [far, beside] {
+        let peer = vip(&pod.vips, subnet)?;
+        eventually("the pod to reach it", LIMIT, || {
+            let said = ask_from(pod, own, PORT)?;
+            Ok((said == format!("{own} {peer} {peer} {own} q")).then_some(()))
+        })
+        .with_context(|| format!("{peer}: {:?}", ask_from(pod, own, PORT)))?;
+    }
+    let said = ask_from(near, own, PORT)?;
+    let peer = vip(&near.vips, subnet)?;
+    if v4 {
+        // The machine between them masquerades what leaves its pods for the LAN, so the accepting end sees that machine.
+        ensure!(said.starts_with(&format!("{own} {peer} ")), "{said}");
+    } else {
+        // That machine carries no IPv6 of its pods: relayed.
+        ensure!(said == format!("{own} {peer} {peer} {own} q"), "{said}");
+    }
     // Itself, by its virtual address.
-    ensure!(host.ask(p, vip, PORT)? == format!("{vip} {vip} {vip} {vip} q"));
-    // Another listener of the machine is none of the Domain's, and another process is in no Domain.
+    ensure!(host.ask(p, own, PORT)? == format!("{own} {own} {own} {own} q"));
+    strangers(p, host, far, own)?;
+    ensure!(host.ask(p, vip(&far.vips, subnet)?, "7999")? == "111");
+    ensure!(host.ask(p, if v4 { "10.98.0.200" } else { "fd00:98::abcd" }, PORT)? == "113");
+    Ok(())
+}
+
+/// Another listener of the machine is none of the Domain's, and another process is in no Domain.
+fn strangers(p: &Product, host: &Host, far: &RunningPod, own: &str) -> Result<()> {
     let m = p.machines.get(MACHINE).context("machine")?;
     let stranger = || wrapped(Some(&m.place.netns), Some(&m.cgroup), Path::new(PYTHON));
     let mut c = stranger();
     c.args(["-c", SERVE, "7001"]);
     let mut other = serve(c)?;
-    ensure!(ask_from(far, vip, "7001")? == "111", "{}", ask_from(far, vip, "7001")?);
-    let said = answer(stranger().args(["-c", ASK, REAL, "7001"]))?;
-    ensure!(said == format!("{REAL} {REAL} {REAL} {REAL} q"), "{said}");
+    ensure!(ask_from(far, own, "7001")? == "111", "{}", ask_from(far, own, "7001")?);
+    ensure!(host.ask(p, own, "7001")? == "111");
+    let real = if own.contains(':') { REAL6 } else { REAL };
+    let said = answer(stranger().args(["-c", ASK, real, "7001"]))?;
+    ensure!(said == format!("{real} {real} {real} {real} q"), "{said}");
     other.kill()?;
     other.wait()?;
-    ensure!(host.ask(p, &far.vip, "7999")? == "111");
-    ensure!(host.ask(p, "10.98.0.200", PORT)? == "113");
     Ok(())
 }
 
@@ -211,14 +267,30 @@ fn stays(p: &mut Product, host: &Host, far: &RunningPod) -> Result<()> {
             _ => m.node.stop(Duration::from_secs(20))?,
         }
         p.start_node(MACHINE)?;
-        eventually("both ways to be there again", LIMIT, || {
-            let out = host.ask(p, &far.vip, PORT)?;
-            let back = ask_from(far, &host.vip, PORT)?;
-            let there = out == format!("{0} {1} {1} {0} q", far.vip, host.vip)
-                && back == format!("{0} {1} {1} {0} q", host.vip, far.vip);
-            Ok(there.then_some(()))
-        })
-        .with_context(|| format!("after the node was {how}"))?;
+        for (own, peer) in host.vips.iter().zip(&far.vips) {
+            eventually("both ways to be there again", LIMIT, || {
+                let out = host.ask(p, peer, PORT)?;
+                let back = ask_from(far, own, PORT)?;
+                let there = out == format!("{peer} {own} {own} {peer} q")
+                    && back == format!("{own} {peer} {peer} {own} q");
+                Ok(there.then_some(()))
+            })
+            .with_context(|| format!("after the node was {how}"))?;
+        }
     }
+    Ok(())
+}
+
+/// The node's own word on the task.
+fn healthy(p: &Product, subnets: usize) -> Result<()> {
+    let report: Value = serde_json::from_str(&node(p, "GET", "/v1/doctor", "")?)?;
+    let checks = report.pointer("/checks").and_then(Value::as_array);
+    let of_host = |c: &&Value| text(c, "/hop").starts_with("host: ");
+    let checks: Vec<&Value> = checks.into_iter().flatten().filter(of_host).collect();
+    let good = |c: &&&Value| c.pointer("/ok") == Some(&Value::Bool(true));
+    ensure!(
+        checks.len() == 1 + subnets && checks.iter().filter(good).count() == checks.len(),
+        "{checks:?}"
+    );
     Ok(())
 }
