@@ -328,9 +328,10 @@ mod tests {
     }
 
     #[test]
-    fn relay_listeners_of_both_families_have_one_port() -> Tested {
+    fn relay_listeners_of_both_families_have_one_port()
+    -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let netns = Netns::anonymous()?;
-        netns.run(|| -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        netns.run(|| {
             crate::netlink::Netlink::in_netns(Netns::current()?.as_fd())?.set_up("lo")?;
             let both = ["127.0.0.1".parse()?, "::1".parse()?];
             let all = marked_landing_listeners(&both, 7)?;
@@ -345,8 +346,7 @@ mod tests {
             let absent = marked_landing_listeners(&["10.9.9.9".parse()?], 7);
             assert_eq!(absent.err().map(|e| e.kind()), Some(io::ErrorKind::AddrNotAvailable));
             Ok(())
-        })??;
-        Ok(())
+        })?
     }
 
     #[tokio::test]
