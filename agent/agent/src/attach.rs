@@ -157,6 +157,7 @@ mod tests {
         let request = AttachRequest {
             domain: "d".parse().unwrap(),
             netns: "/run/n".into(),
+            cgroup: None,
             hosts: None,
             timeout_ms: 1000,
         };

@@ -215,6 +215,7 @@ fn attach_request(view: &PodView) -> Result<Option<AttachRequest>, AttachError> 
             .parse()
             .map_err(|e: control_api::ids::NameError| AttachError::Answer(e.into()))?,
         netns: view.netns.clone(),
+        cgroup: None,
         hosts: Some(view.hosts.clone()),
         timeout_ms: u64::try_from(ATTACH_WAIT.as_millis()).unwrap_or(u64::MAX),
     }))

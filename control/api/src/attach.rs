@@ -11,7 +11,8 @@
 //! | `GET /v1/doctor` | [`NodeReport`] |
 //! | `GET /v1/events` | [`crate::events::Event`], one a line, until the reader goes |
 //!
-//! A runtime starts a pod's processes only after `Attached`.
+//! A runtime starts a pod's processes only after `Attached`. A pod on the host network is a cgroup in the machine's own namespace
+//! ([`AttachRequest::cgroup`]); its processes are born in it, or in one below it.
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -31,6 +32,9 @@ pub struct AttachRequest {
     pub domain: DomainName,
     /// A file that names the pod's network namespace (a bind mount or `/proc/PID/ns/net`).
     pub netns: PathBuf,
+    /// The pod's cgroup v2 directory, exactly when `netns` is the machine's own namespace: there the kernel knows a pod by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<PathBuf>,
     /// The pod's own hosts file, into which the node writes its section; absent: no names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts: Option<PathBuf>,
@@ -46,8 +50,10 @@ pub struct Attached {
     pub domain: DomainName,
     /// One per subnet of the Domain and in their order.
     pub addresses: Vec<VirtualAddress>,
+    /// Empty for a pod on the host network, which has no interface of its own.
     pub interface: String,
-    /// The network namespace's cookie (`SO_NETNS_COOKIE`), by which the kernel knows the pod.
+    /// By which the kernel knows the pod: its network namespace's cookie (`SO_NETNS_COOKIE`); of a pod on the host network its
+    /// cgroup's id, with the highest bit set.
     pub netns_cookie: u64,
 }
 

@@ -5,7 +5,7 @@
 //! families share one code path. Ports are in host order, in a word of their own.
 
 /// Version of everything in this file; names the pin directory.
-pub const LAYOUT: u32 = 4;
+pub const LAYOUT: u32 = 5;
 
 /// An address: the 16 bytes of its IPv6 form, as words in memory order.
 pub type Ip = [u32; 4];
@@ -30,6 +30,14 @@ pub const CHECK_MIRROR: u32 = 2;
 
 /// [`Pod::flags`]: only the ports in `PORTS` may be reached in the pod's Domain.
 pub const POD_PORTS: u32 = 1;
+/// [`Pod::flags`]: no pod, but the machine's own namespace, where pods on the host network are known by their cgroups (`HOST_PODS`).
+pub const POD_MACHINE: u32 = 2;
+/// [`Pod::flags`]: a pod on the host network.
+pub const POD_HOST: u32 = 4;
+
+/// With a cgroup's id, what stands for a pod on the host network where others have their namespace's cookie ([`Listener::netns`],
+/// [`Vip::netns`], [`DirectFlow::netns`]). Cookies are counted from one, and never come that far.
+pub const HOST_KEY: u64 = 1 << 63;
 
 /// [`Listener::origin`]: seen by the hooks, which count it down again.
 pub const ORIGIN_HOOK: u32 = 0;
@@ -61,6 +69,10 @@ pub const NAME_NONE: u32 = 0;
 pub const NAME_VIP: u32 = 1;
 /// [`Dest::kind`]: the socket asked for a member's real address and shall see that one.
 pub const NAME_PLAIN: u32 = 2;
+/// [`Dest::kind`]: a socket of a pod on the host network asked for a VIP and was sent to the relay's port.
+pub const NAME_RELAYED: u32 = 3;
+/// [`Dest::kind`]: a socket of a pod on the host network was bound to the pod's VIP, and is bound to a real address instead.
+pub const NAME_BOUND: u32 = 4;
 
 /// `FEATURES` bit: `bpf_set_retval` exists in connect hooks (Linux 5.18); else a refusal is EPERM.
 pub const FEATURE_RETVAL: u32 = 1;
@@ -117,6 +129,8 @@ pub enum Reason {
     Port = 14,
     /// EADDRNOTAVAIL: bind() to an address of the Domain's network that is not the pod's.
     ForeignAddress = 15,
+    /// ENETUNREACH: a datagram of a pod on the host network to a member that it cannot reach directly.
+    HostDatagram = 16,
 }
 
 /// A pod's place in one address family of its Domain.
@@ -138,7 +152,7 @@ impl Face {
     pub const ABSENT: Self = Self { vip: [0; 4], real: [0; 4], net: [u32::MAX; 4], mask: [0; 4] };
 }
 
-/// Value of `PODS`; the key is the network namespace's cookie (`u64`).
+/// Value of `PODS`, where the key is the network namespace's cookie (`u64`), and of `HOST_PODS`, where it is the cgroup's id (`u64`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pod {
@@ -146,7 +160,10 @@ pub struct Pod {
     pub flags: u32,
     /// Index of the VIP's interface in the namespace.
     pub device: u32,
-    pub pad: u32,
+    /// Of a pod on the host network: the relay's port, on the loopback address of the machine's namespace.
+    pub landing: u32,
+    /// Of a pod on the host network: its key in `HOST_PODS`.
+    pub cgroup: u64,
     pub v4: Face,
     pub v6: Face,
 }
@@ -276,13 +293,43 @@ pub struct Refusal {
     pub pad: u32,
 }
 
-/// Per-socket storage: what the application asked to be connected to.
+/// Per-socket storage: what the application asked to be connected to; of a pod on the host network also whose the socket is.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dest {
     pub ip: Ip,
     pub port: u32,
     pub kind: u32,
+    /// Of a pod on the host network: [`Pod::cgroup`]; its events are told without a task to ask for its cgroup.
+    pub cgroup: u64,
+}
+
+/// Key of `CROSSINGS`: a connection within the machine's namespace from or to a pod, before it is accepted.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crossing {
+    /// The connecting end.
+    pub ip: Ip,
+    pub port: u32,
+    /// The port that accepts.
+    pub to: u32,
+    /// [`CROSSING_OUT`] or [`CROSSING_IN`].
+    pub way: u32,
+}
+
+/// [`Crossing::way`]: a pod to the relay; the value is what it asked for.
+pub const CROSSING_OUT: u32 = 0;
+/// [`Crossing::way`]: the relay, or another pod of the machine's namespace, to a pod; the value is who is there.
+pub const CROSSING_IN: u32 = 1;
+
+/// Value of `CROSSINGS`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    pub ip: Ip,
+    pub port: u32,
+    /// Of the pod: [`Pod::cgroup`], in two words, low one first.
+    pub cgroup: [u32; 2],
 }
 
 /// Value of `FLOWS`: a live direct connection; the key is the socket's cookie (`u64`).
@@ -326,7 +373,7 @@ pub struct GuardPod {
 // Maps compare and copy bytes: a hole would be an uninitialised part of a key.
 const _: () = {
     assert!(size_of::<Face>() == 64);
-    assert!(size_of::<Pod>() == 16 + 2 * 64);
+    assert!(size_of::<Pod>() == 24 + 2 * 64);
     assert!(size_of::<VipKey>() == 20);
     assert!(size_of::<Vip>() == 8 + 4 * 4 + 16);
     assert!(size_of::<Listener>() == 8 + 16 + 8);
@@ -337,7 +384,9 @@ const _: () = {
     assert!(size_of::<PortBlock>() == 8);
     assert!(size_of::<Port>() == 24);
     assert!(size_of::<Refusal>() == 16);
-    assert!(size_of::<Dest>() == 24);
+    assert!(size_of::<Dest>() == 32);
+    assert!(size_of::<Crossing>() == 28);
+    assert!(size_of::<End>() == 28);
     assert!(size_of::<DirectFlow>() == 16 + 8 + 48 + 16);
     assert!(size_of::<Counter>() == 8);
     assert!(size_of::<GuardPod>() == 16 + 128);

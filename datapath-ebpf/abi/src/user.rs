@@ -2,8 +2,8 @@
 #![expect(unsafe_code, reason = "aya::Pod is an unsafe marker trait")]
 
 use crate::layout::{
-    Counter, Dest, DirectFlow, GuardPod, Listener, Mirrored, Pod, Port, PortBlock, Refusal, Vip,
-    VipKey,
+    Counter, Crossing, Dest, DirectFlow, End, GuardPod, Listener, Mirrored, Pod, Port, PortBlock,
+    Refusal, Vip, VipKey,
 };
 
 macro_rules! plain {
@@ -15,6 +15,6 @@ macro_rules! plain {
 }
 
 plain!(
-    Counter, Dest, DirectFlow, GuardPod, Listener, Mirrored, Pod, Port, PortBlock, Refusal, Vip,
-    VipKey
+    Counter, Crossing, Dest, DirectFlow, End, GuardPod, Listener, Mirrored, Pod, Port, PortBlock,
+    Refusal, Vip, VipKey
 );

@@ -15,7 +15,7 @@ use crate::{
     table::is_absent,
 };
 
-const ALL: [Reason; 16] = [
+const ALL: [Reason; 17] = [
     Reason::Outside,
     Reason::OwnVip,
     Reason::Direct,
@@ -32,6 +32,7 @@ const ALL: [Reason; 16] = [
     Reason::Datagram,
     Reason::Port,
     Reason::ForeignAddress,
+    Reason::HostDatagram,
 ];
 
 /// How often one thing happened in one Domain since the maps were made.
@@ -66,6 +67,7 @@ impl Count {
             Reason::Datagram => "datagram",
             Reason::Port => "port",
             Reason::ForeignAddress => "foreign_address",
+            Reason::HostDatagram => "host_datagram",
         }
     }
 
@@ -79,6 +81,7 @@ impl Count {
             | Reason::Policy
             | Reason::Port
             | Reason::ForeignAddress
+            | Reason::HostDatagram
             | Reason::NoListener
             | Reason::RecentlyRefused
             | Reason::NoRelay

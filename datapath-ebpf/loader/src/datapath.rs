@@ -28,7 +28,8 @@ const CGROUP2_MAGIC: u64 = 0x6367_7270;
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The cgroup v2 directory to attach to; sockets of processes below it are steered. Normally the root of the
-    /// mount ([`crate::cgroup2_mount`]): which pod a socket belongs to is decided by its namespace, not by this.
+    /// mount ([`crate::cgroup2_mount`]): which pod a socket belongs to is decided by its namespace
+    /// (or by the cgroup of a pod on the host network), not by this.
     pub cgroup: PathBuf,
     /// A directory on a BPF file system in which maps and links stay when the process ends, for the next one to adopt
     /// (`v<layout>` is made in it). `None`: all of it goes with the [`Datapath`].
@@ -38,6 +39,8 @@ pub struct Config {
 #[derive(Debug)]
 pub(crate) struct Tables {
     pub(crate) pods: Table<u64, abi::Pod>,
+    pub(crate) host_pods: Table<u64, abi::Pod>,
+    pub(crate) crossings: Table<abi::Crossing, abi::End>,
     pub(crate) vips: Table<abi::VipKey, abi::Vip>,
     pub(crate) real: Table<abi::VipKey, abi::Ip>,
     pub(crate) listen: Table<abi::Listener, u64>,
@@ -95,6 +98,8 @@ impl Datapath {
             hooks,
             tables: Tables {
                 pods: Table::take(&mut ebpf, "PODS")?,
+                host_pods: Table::take(&mut ebpf, "HOST_PODS")?,
+                crossings: Table::take(&mut ebpf, "CROSSINGS")?,
                 vips: Table::take(&mut ebpf, "VIPS")?,
                 real: Table::take(&mut ebpf, "REAL")?,
                 listen: Table::take(&mut ebpf, "LISTEN")?,

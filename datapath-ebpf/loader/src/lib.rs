@@ -4,6 +4,7 @@
 //! probe() ─ what this kernel has, each missing feature by name
 //! Datapath::load(Config) ─ hooks on a cgroup, beside whatever else is attached there
 //!   ├ set_pod / remove_pod          namespace cookie → Domain, VIP, real address
+//!   ├ set_host_pod / remove_host_pod    the same for a cgroup in the machine's own namespace
 //!   ├ set_vip / remove_vip / reconcile   VIP → deny, direct, relay
 //!   ├ attach_guard(netns, …) → Guard     sk_lookup of one pod; dropped = detached
 //!   ├ land(slot, listener)          where that guard lands relayed connections
@@ -25,6 +26,7 @@ mod events;
 mod flows;
 mod guard;
 mod hooks;
+mod host;
 mod link;
 mod listeners;
 mod mirror;
@@ -44,6 +46,7 @@ pub use events::{Changed, Events, Protocol};
 pub use flows::DirectFlow;
 pub use guard::{Guard, GuardConfig, Slot};
 pub use hooks::Hook;
+pub use host::CgroupId;
 pub use listeners::{ANY_V6_ONLY, Listening};
 pub use mirror::{MirrorId, Open};
 pub use pods::{DomainId, Face, NetnsCookie, PodEntry};

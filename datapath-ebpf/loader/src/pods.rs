@@ -10,8 +10,8 @@ use crate::{
     error::{AddressError, MapError},
 };
 
-/// A network namespace's cookie (`SO_NETNS_COOKIE`): the only identity the hooks go by. Unique until reboot,
-/// and nothing inside a pod can change it.
+/// A network namespace's cookie (`SO_NETNS_COOKIE`): the identity the hooks go by. Unique until reboot, and nothing inside a pod can
+/// change it. For pods on the host network, see [`crate::CgroupId::key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetnsCookie(pub u64);
 
@@ -105,6 +105,23 @@ impl PodEntry {
         Self { device: index, ..self }
     }
 
+    pub(crate) const fn to_abi(self) -> abi::Pod {
+        let flags = if self.restricted { abi::POD_PORTS } else { 0 };
+        let Self { domain, device, v4, v6, .. } = self;
+        abi::Pod { domain: domain.0, flags, device, landing: 0, cgroup: 0, v4, v6 }
+    }
+
+    pub(crate) const fn from_abi(pod: &abi::Pod) -> Self {
+        let restricted = pod.flags & abi::POD_PORTS != 0;
+        Self {
+            domain: DomainId(pod.domain),
+            restricted,
+            device: pod.device,
+            v4: pod.v4,
+            v6: pod.v6,
+        }
+    }
+
     /// The Domain it was made for.
     pub const fn domain(&self) -> DomainId {
         self.domain
@@ -118,16 +135,7 @@ impl Datapath {
     /// # Errors
     /// The map is full (4096 pods) or the kernel refuses.
     pub fn set_pod(&self, netns: NetnsCookie, pod: &PodEntry) -> Result<(), MapError> {
-        let flags = if pod.restricted { abi::POD_PORTS } else { 0 };
-        let value = abi::Pod {
-            domain: pod.domain.0,
-            flags,
-            device: pod.device,
-            pad: 0,
-            v4: pod.v4,
-            v6: pod.v6,
-        };
-        self.tables().pods.set(netns.0, value)
+        self.tables().pods.set(netns.0, pod.to_abi())
     }
 
     /// Forgets a namespace with all that was known of its listeners and flows. Unknown ones are no error.
@@ -135,8 +143,12 @@ impl Datapath {
     /// # Errors
     /// The kernel refuses.
     pub fn remove_pod(&self, netns: NetnsCookie) -> Result<(), MapError> {
+        self.tables().pods.delete(&netns.0)?;
+        self.forget_sockets(netns)
+    }
+
+    pub(crate) fn forget_sockets(&self, netns: NetnsCookie) -> Result<(), MapError> {
         let tables = self.tables();
-        tables.pods.delete(&netns.0)?;
         for table in [&tables.listen, &tables.udp_vip] {
             for (key, _) in table.entries()? {
                 if key.netns == netns.0 {
@@ -157,16 +169,9 @@ impl Datapath {
     /// # Errors
     /// The kernel refuses.
     pub fn pods(&self) -> Result<Vec<(NetnsCookie, PodEntry)>, MapError> {
-        let pods = self.tables().pods.entries()?;
-        Ok(pods
-            .into_iter()
-            .map(|(netns, pod)| {
-                let (domain, restricted) = (DomainId(pod.domain), pod.flags & abi::POD_PORTS != 0);
-                let entry =
-                    PodEntry { domain, restricted, device: pod.device, v4: pod.v4, v6: pod.v6 };
-                (NetnsCookie(netns), entry)
-            })
-            .collect())
+        let pods = self.tables().pods.entries()?.into_iter();
+        let pods = pods.filter(|(_, pod)| pod.flags & abi::POD_MACHINE == 0);
+        Ok(pods.map(|(netns, pod)| (NetnsCookie(netns), PodEntry::from_abi(&pod))).collect())
     }
 }
 

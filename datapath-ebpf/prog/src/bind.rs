@@ -12,10 +12,11 @@ use aya_ebpf::{
 };
 
 use crate::{
-    address::{contains, get6, mapped, port},
+    address::{contains, get6, mapped, port, set6},
     device::release,
-    layout::{Bound, FEATURE_SETSOCKOPT, Ip, Listener, ORIGIN_HOOK, Port, RELAY_MARK, Reason},
-    maps::{BOUND, UDP_VIP, count, count_socket, feature, has_landed, netns, pod},
+    host::{self, is_host},
+    layout::{Bound, FEATURE_SETSOCKOPT, Ip, Listener, ORIGIN_HOOK, Pod, Port, RELAY_MARK, Reason},
+    maps::{BOUND, UDP_VIP, count, count_socket, feature, has_landed, namespace_pod, netns, pod},
     name::face,
     verdict::refuse,
     watch,
@@ -31,20 +32,35 @@ const EADDRNOTAVAIL: u32 = 99;
 #[cgroup_sock_addr(bind4)]
 pub fn rl_bind4(ctx: SockAddrContext) -> i32 {
     // SAFETY: the kernel gives a live context.
-    let addr = unsafe { &*ctx.sock_addr };
-    binding(&ctx, mapped(addr.user_ip4), port(addr.user_port))
+    let addr = unsafe { &mut *ctx.sock_addr };
+    let Some(pod) = pod(&ctx) else { return ALLOW };
+    let (ip, port) = (mapped(addr.user_ip4), port(addr.user_port));
+    if !is_host(pod) {
+        return binding(&ctx, pod, ip, port);
+    }
+    if let Some(at) = host::binding(&ctx, pod, ip, port) {
+        addr.user_ip4 = at[3];
+    }
+    ALLOW
 }
 
 #[cgroup_sock_addr(bind6)]
 pub fn rl_bind6(ctx: SockAddrContext) -> i32 {
     // SAFETY: the kernel gives a live context.
-    let addr = unsafe { &*ctx.sock_addr };
-    binding(&ctx, get6!(addr.user_ip6), port(addr.user_port))
+    let addr = unsafe { &mut *ctx.sock_addr };
+    let Some(pod) = pod(&ctx) else { return ALLOW };
+    let (ip, port) = (get6!(addr.user_ip6), port(addr.user_port));
+    if !is_host(pod) {
+        return binding(&ctx, pod, ip, port);
+    }
+    if let Some(at) = host::binding(&ctx, pod, ip, port) {
+        set6!(addr.user_ip6, at);
+    }
+    ALLOW
 }
 
 #[inline(always)]
-fn binding(ctx: &SockAddrContext, ip: Ip, port: u32) -> i32 {
-    let Some(pod) = pod(ctx) else { return ALLOW };
+fn binding(ctx: &SockAddrContext, pod: &Pod, ip: Ip, port: u32) -> i32 {
     let face = face(pod, &ip);
     if ip == [0; 4] || ip == mapped(0) || ip == face.vip {
         release(ctx, pod);
@@ -55,7 +71,7 @@ fn binding(ctx: &SockAddrContext, ip: Ip, port: u32) -> i32 {
         return ALLOW;
     }
     count(pod.domain, Reason::ForeignAddress);
-    watch::refused(ctx, &Port { domain: pod.domain, ip, port }, Reason::ForeignAddress, EADDRNOTAVAIL);
+    watch::refused(ctx, pod, &Port { domain: pod.domain, ip, port }, Reason::ForeignAddress, EADDRNOTAVAIL);
     refuse(EADDRNOTAVAIL)
 }
 
@@ -114,7 +130,7 @@ pub fn rl_sock_release(ctx: SockContext) -> i32 {
 
 #[inline(always)]
 fn bound(ctx: &SockContext, ip: Ip, port: u32) {
-    let Some(pod) = pod(ctx) else { return };
+    let Some(pod) = namespace_pod(ctx) else { return };
     if ip != pod.v4.vip && ip != pod.v6.vip {
         return;
     }

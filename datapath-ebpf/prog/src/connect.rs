@@ -3,7 +3,8 @@
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 
 use crate::{
-    address::{get6, mapped, port, set6},
+    address::{get6, mapped, network_port, port, set6},
+    host::speak_from,
     verdict::{Call, Verdict, decide, refuse},
 };
 
@@ -14,8 +15,14 @@ pub fn rl_connect4(ctx: SockAddrContext) -> i32 {
     match decide(&ctx, mapped(addr.user_ip4), port(addr.user_port), Call::Connect) {
         Verdict::Pass => 1,
         Verdict::Deny(errno) => refuse(errno),
-        Verdict::Direct(real) => {
+        Verdict::Direct { real, source } => {
+            speak_from(&ctx, &source);
             addr.user_ip4 = real[3];
+            1
+        }
+        Verdict::Land(at, port) => {
+            addr.user_ip4 = at[3];
+            addr.user_port = network_port(port);
             1
         }
     }
@@ -28,8 +35,14 @@ pub fn rl_connect6(ctx: SockAddrContext) -> i32 {
     match decide(&ctx, get6!(addr.user_ip6), port(addr.user_port), Call::Connect) {
         Verdict::Pass => 1,
         Verdict::Deny(errno) => refuse(errno),
-        Verdict::Direct(real) => {
+        Verdict::Direct { real, source } => {
+            speak_from(&ctx, &source);
             set6!(addr.user_ip6, real);
+            1
+        }
+        Verdict::Land(at, port) => {
+            set6!(addr.user_ip6, at);
+            addr.user_port = network_port(port);
             1
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The hooks hang on a cgroup and look at every socket below it; the first thing each does is to look up the
 //! socket's network namespace cookie in `PODS`, so a process outside every Domain pays one failed hash
-//! lookup. [`guard`] is loaded once per pod and attached to the pod's own namespace.
+//! lookup. Pods on the host network are known by their cgroups ([`host`]); others there pay only while there are such pods. [`guard`] is loaded once per pod and attached to the pod's own namespace.
 //!
 //! Built for `bpfel-unknown-none` by `cargo xtask ebpf`; see `../README.md`.
 #![no_std]
@@ -21,6 +21,7 @@ mod device;
 mod getpeername;
 mod getsockname;
 mod guard;
+mod host;
 mod maps;
 mod name;
 mod recvmsg;

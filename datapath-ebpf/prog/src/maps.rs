@@ -12,9 +12,12 @@ use aya_ebpf::{
     maps::{Array, HashMap, LruHashMap, PerCpuHashMap, RingBuf, SockHash, SockMap},
 };
 
-use crate::layout::{
-    Bound, Counter, Dest, DirectFlow, Event, Face, GuardPod, Ip, Listener, MAX_GUARDS,
-    MIRROR_FRESH_UNTIL, MIRROR_LOST, Mirrored, ORIGIN_HOOK, ORIGIN_USER, Pod, Port, PortBlock, Reason, Refusal, Vip, VipKey,
+use crate::{
+    host,
+    layout::{
+        Bound, Counter, Crossing, Dest, DirectFlow, End, Event, Face, GuardPod, Ip, Listener, MAX_GUARDS, MIRROR_FRESH_UNTIL,
+        MIRROR_LOST, Mirrored, ORIGIN_HOOK, ORIGIN_USER, POD_MACHINE, Pod, Port, PortBlock, Reason, Refusal, Vip, VipKey,
+    },
 };
 
 const LAZY: u32 = BPF_F_NO_PREALLOC;
@@ -25,6 +28,12 @@ const TCP: u32 = 6;
 /// Namespace cookie → pod of this node.
 #[map]
 pub static PODS: HashMap<u64, Pod> = HashMap::pinned(4096, LAZY);
+/// Cgroup id → pod of this node on the host network.
+#[map]
+pub static HOST_PODS: HashMap<u64, Pod> = HashMap::pinned(1024, LAZY);
+/// Connections from and to such pods → what the other side is, until they are accepted.
+#[map]
+pub static CROSSINGS: LruHashMap<Crossing, End> = LruHashMap::pinned(16384, 0);
 /// Virtual address → route.
 #[map]
 pub static VIPS: HashMap<VipKey, Vip> = HashMap::pinned(65536, LAZY);
@@ -114,11 +123,19 @@ pub fn cookie(ctx: &impl EbpfContext) -> u64 {
     unsafe { bpf_get_socket_cookie(ctx.as_ptr()) }
 }
 
-/// The pod whose namespace the socket is in.
+/// The pod whose namespace the socket is in, or whose cgroup the calling task: only where a task calls.
 #[inline(always)]
 pub fn pod(ctx: &impl EbpfContext) -> Option<&'static Pod> {
     // SAFETY: user space replaces values whole; a torn read concerns one connect at a change of address.
-    unsafe { PODS.get(netns(ctx)) }
+    let pod = unsafe { PODS.get(netns(ctx)) }?;
+    if pod.flags & POD_MACHINE != 0 { host::current() } else { Some(pod) }
+}
+
+/// The pod whose namespace the socket is in.
+#[inline(always)]
+pub fn namespace_pod(ctx: &impl EbpfContext) -> Option<&'static Pod> {
+    // SAFETY: as above.
+    unsafe { PODS.get(netns(ctx)) }.filter(|pod| pod.flags & POD_MACHINE == 0)
 }
 
 /// The virtual address of a member's real one.

@@ -3,8 +3,9 @@
 use aya_ebpf::programs::SockAddrContext;
 
 use crate::{
-    address::{contains, is_v4},
-    layout::{Dest, Face, Ip, NAME_NONE, NAME_PLAIN, NAME_VIP, Pod},
+    address::{contains, is_v4, mapped},
+    host::is_host,
+    layout::{Dest, Face, Ip, NAME_NONE, NAME_PLAIN, NAME_RELAYED, NAME_VIP, Pod},
     maps::{ASKED, pod, vip_of},
 };
 
@@ -58,7 +59,7 @@ fn asked(ctx: &SockAddrContext) -> Option<Dest> {
 pub fn peer(ctx: &SockAddrContext, ip: Ip) -> Option<(Ip, Option<u32>)> {
     let pod = pod(ctx)?;
     match asked(ctx) {
-        Some(d) if d.kind == NAME_VIP => Some((d.ip, Some(d.port))),
+        Some(d) if d.kind == NAME_VIP || d.kind == NAME_RELAYED => Some((d.ip, Some(d.port))),
         Some(_) => None,
         // An accepted socket. A pod that talks to itself over its real address sees that one.
         None if ip == face(pod, &ip).real => None,
@@ -81,11 +82,16 @@ pub fn sender(ctx: &SockAddrContext, ip: Ip) -> Option<Ip> {
 pub fn own(ctx: &SockAddrContext, local: Ip, far: Ip) -> Option<Ip> {
     let pod = pod(ctx)?;
     let face = face(pod, &local);
+    let asked = asked(ctx);
+    // On the host network a socket may be at the loopback address instead.
+    if is_host(pod) && asked.is_some_and(|d| d.kind != NAME_PLAIN) {
+        return (local != [0; 4] && local != mapped(0)).then_some(face.vip);
+    }
     // Only the real address is ever in the VIP's place; a relayed or loopback socket is right by itself.
     if local != face.real || contains(face, &local) {
         return None;
     }
-    let shown = match asked(ctx) {
+    let shown = match asked {
         Some(d) => d.kind != NAME_PLAIN,
         None => far != face.real && vip_of(pod.domain, far).is_some(),
     };

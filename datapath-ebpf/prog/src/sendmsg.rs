@@ -15,10 +15,15 @@ pub fn rl_sendmsg4(ctx: SockAddrContext) -> i32 {
     match decide(&ctx, mapped(addr.user_ip4), port(addr.user_port), Call::Send) {
         Verdict::Pass => 1,
         Verdict::Deny(errno) => refuse(errno),
-        Verdict::Direct(real) => {
+        Verdict::Direct { real, source } => {
             addr.user_ip4 = real[3];
+            if source != [0; 4] && addr.msg_src_ip4 == 0 {
+                addr.msg_src_ip4 = source[3];
+            }
             1
         }
+        // Streams only.
+        Verdict::Land(..) => 1,
     }
 }
 
@@ -29,9 +34,13 @@ pub fn rl_sendmsg6(ctx: SockAddrContext) -> i32 {
     match decide(&ctx, get6!(addr.user_ip6), port(addr.user_port), Call::Send) {
         Verdict::Pass => 1,
         Verdict::Deny(errno) => refuse(errno),
-        Verdict::Direct(real) => {
+        Verdict::Direct { real, source } => {
             set6!(addr.user_ip6, real);
+            if source != [0; 4] && get6!(addr.msg_src_ip6) == [0; 4] {
+                set6!(addr.msg_src_ip6, source);
+            }
             1
         }
+        Verdict::Land(..) => 1,
     }
 }

@@ -2,7 +2,7 @@
 //! hash of listeners bound to a VIP alone, and the life of direct connections.
 
 use aya_ebpf::{
-    helpers::{bpf_ktime_get_ns, bpf_probe_read_kernel, generated::bpf_sk_storage_get},
+    helpers::{bpf_ktime_get_ns, bpf_probe_read_kernel},
     macros::sock_ops,
     programs::SockOpsContext,
 };
@@ -10,13 +10,16 @@ use aya_ebpf::{
 use crate::{
     address::{get6, is_v4, mapped},
     device::release_listener,
-    layout::{ANY_V6_ONLY, Dest, DirectFlow, Ip, Listener, NAME_VIP, ORIGIN_HOOK, STATE_ESTABLISHED, STATE_SYN_SENT},
-    maps::{ASKED, FLOWS, LISTEN, VIP_LISTENERS, cookie, count_socket, netns, pod, vip_of},
+    host::{self, Owner, is_host, leaving, on_machine, owner},
+    layout::{ANY_V6_ONLY, DirectFlow, Ip, Listener, NAME_BOUND, NAME_VIP, ORIGIN_HOOK, STATE_ESTABLISHED, STATE_SYN_SENT},
+    maps::{FLOWS, LISTEN, VIP_LISTENERS, cookie, count_socket, vip_of},
     name::face,
     watch,
 };
 
 const TCP_CONNECT: u32 = 3;
+/// Passively established.
+const ACCEPTED: u32 = 5;
 const STATE_CHANGED: u32 = 10;
 const TCP_LISTEN: u32 = 11;
 const WANT_STATE_CHANGES: i32 = 4;
@@ -32,11 +35,12 @@ const TCP: u32 = 6;
 pub fn rl_sockops(ctx: SockOpsContext) -> u32 {
     match ctx.op() {
         TCP_CONNECT => connecting(&ctx),
+        ACCEPTED => host::accepted(&ctx),
         TCP_LISTEN => listen(&ctx),
         // Accepted sockets inherit the flag: only the listener itself comes from LISTEN.
         STATE_CHANGED if ctx.arg(0) == TCP_LISTENING => {
-            if pod(&ctx).is_some() {
-                count_socket(&LISTEN, &listener(&ctx), false, TCP);
+            if let Some(owner) = owner(&ctx) {
+                count_socket(&LISTEN, &listener(&ctx, &owner), false, TCP);
             }
         }
         STATE_CHANGED => changed(&ctx),
@@ -54,12 +58,17 @@ fn local(ctx: &SockOpsContext) -> Ip {
 }
 
 #[inline(always)]
-fn listener(ctx: &SockOpsContext) -> Listener {
+fn listener(ctx: &SockOpsContext, owner: &Owner) -> Listener {
     let mut ip = local(ctx);
+    if let Some(dest) = owner.dest
+        && dest.kind == NAME_BOUND
+    {
+        ip = dest.ip;
+    }
     if ip == [0; 4] && ctx.family() != AF_INET && is_v6_only(ctx) {
         ip = ANY_V6_ONLY;
     }
-    Listener { netns: netns(ctx), ip, port: ctx.local_port(), origin: ORIGIN_HOOK }
+    Listener { netns: owner.key, ip, port: ctx.local_port(), origin: ORIGIN_HOOK }
 }
 
 /// `skc_ipv6only`, which no helper tells: `struct sock_common` has family, state and the byte with this bit at 16, 18 and 19
@@ -78,12 +87,13 @@ fn is_v6_only(ctx: &SockOpsContext) -> bool {
 
 #[inline(always)]
 fn listen(ctx: &SockOpsContext) {
-    let Some(pod) = pod(ctx) else { return };
+    let Some(owner) = owner(ctx) else { return };
+    let pod = owner.pod;
     let _ = ctx.set_cb_flags(WANT_STATE_CHANGES);
     release_listener(ctx, pod);
-    let at = listener(ctx);
+    let at = listener(ctx, &owner);
     count_socket(&LISTEN, &at, true, TCP);
-    if at.ip != [0; 4] && (at.ip == pod.v4.vip || at.ip == pod.v6.vip) {
+    if !is_host(pod) && at.ip != [0; 4] && (at.ip == pod.v4.vip || at.ip == pod.v6.vip) {
         // SAFETY: the live context. The kernel takes the socket out when it closes.
         let _ = VIP_LISTENERS.update(at, unsafe { &mut *ctx.ops }, 0);
     }
@@ -92,22 +102,18 @@ fn listen(ctx: &SockOpsContext) {
 /// The source port is known and the SYN not sent yet.
 #[inline(always)]
 fn connecting(ctx: &SockOpsContext) {
-    let Some(pod) = pod(ctx) else { return };
-    // SAFETY: a field of the live context.
-    let sk = unsafe { (*ctx.ops).__bindgen_anon_2.sk };
-    if sk.is_null() {
-        return;
+    let owner = owner(ctx);
+    if on_machine(ctx) {
+        leaving(ctx, &owner);
     }
-    let map = (&raw const ASKED).cast_mut().cast();
-    // SAFETY: a checked socket and our own map; flags 0 only looks.
-    let asked = unsafe { bpf_sk_storage_get(map, sk.cast(), core::ptr::null_mut(), 0) };
-    // SAFETY: null or storage that lives as long as the socket.
-    let Some(asked) = (unsafe { asked.cast::<Dest>().as_ref() }) else { return };
+    let Some(owner) = owner else { return };
+    let Some(asked) = owner.dest else { return };
     if asked.kind != NAME_VIP {
         return;
     }
+    let pod = owner.pod;
     let mut flow = DirectFlow {
-        netns: netns(ctx),
+        netns: owner.key,
         // SAFETY: a helper without arguments.
         started: unsafe { bpf_ktime_get_ns() },
         domain: pod.domain,

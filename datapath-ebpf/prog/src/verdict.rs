@@ -9,9 +9,10 @@ use aya_ebpf::{
 use crate::{
     address::{contains, get6, is_v4, mapped},
     device::release,
+    host::{self, is_host, loopback, relay_listens},
     layout::{
-        ANY_V6_ONLY, CHECK_LISTENERS, CHECK_MIRROR, Dest, FEATURE_RETVAL, Face, Ip, Listener, NAME_PLAIN, NAME_VIP, ORIGIN_HOOK,
-        POD_PORTS, Port, Reason, VERDICT_DIRECT, VERDICT_RELAY, Vip, VipKey,
+        ANY_V6_ONLY, CHECK_LISTENERS, CHECK_MIRROR, Dest, FEATURE_RETVAL, Ip, Listener, NAME_PLAIN, NAME_RELAYED, NAME_VIP, ORIGIN_HOOK,
+        POD_PORTS, Pod, Port, Reason, VERDICT_DIRECT, VERDICT_RELAY, Vip, VipKey,
     },
     maps::{
         REFUSED, UDP_SEEN, VIPS, count, feature, listening, mirror_is_fresh, mirrored, pod, port_allowed, udp_on_vip, vip_of,
@@ -21,6 +22,7 @@ use crate::{
 };
 
 const EACCES: u32 = 13;
+const ENETUNREACH: u32 = 101;
 const ECONNREFUSED: u32 = 111;
 const EHOSTUNREACH: u32 = 113;
 const SOCK_STREAM: u32 = 1;
@@ -38,8 +40,10 @@ pub enum Verdict {
     /// The destination stays: not ours, the own VIP, or the guard lands it.
     Pass,
     Deny(u32),
-    /// The member's real address; the port stays.
-    Direct(Ip),
+    /// The member's real address; the port stays. On the host network also the address to speak from.
+    Direct { real: Ip, source: Ip },
+    /// On the host network: the relay's address and port.
+    Land(Ip, u32),
 }
 
 /// Decides about `ip:port` (host order) for the context's socket, and remembers it for the names that the socket is shown.
@@ -52,7 +56,7 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, call: Call) -> Verdict {
     if !contains(face, &ip) {
         let plain = ip != face.real && vip_of(domain, ip).is_some();
         if names && plain {
-            remember(ctx, Dest { ip, port, kind: NAME_PLAIN });
+            remember(ctx, Dest { ip, port, kind: NAME_PLAIN, cgroup: pod.cgroup });
         } else if names {
             forget(ctx);
         }
@@ -60,7 +64,8 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, call: Call) -> Verdict {
         return Verdict::Pass;
     }
     let was_on_device = release(ctx, pod);
-    if ip == face.vip {
+    // On the host network the VIP is no interface's: the way to it is one as to any other.
+    if ip == face.vip && !is_host(pod) {
         if names {
             forget(ctx);
         }
@@ -70,26 +75,26 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, call: Call) -> Verdict {
     let at = Port { domain, ip, port };
     // SAFETY: user space replaces routes whole.
     let Some(vip) = (unsafe { VIPS.get(VipKey { domain, ip }) }) else {
-        return deny(ctx, &at, Reason::UnknownVip, EHOSTUNREACH);
+        return deny(ctx, pod, &at, Reason::UnknownVip, EHOSTUNREACH);
     };
     if vip.verdict != VERDICT_DIRECT && vip.verdict != VERDICT_RELAY {
-        return deny(ctx, &at, Reason::Policy, if vip.errno == 0 { EACCES } else { vip.errno });
+        return deny(ctx, pod, &at, Reason::Policy, if vip.errno == 0 { EACCES } else { vip.errno });
     }
     if pod.flags & POD_PORTS != 0 && !port_allowed(domain, port) && !is_answer(ctx, domain) {
-        return deny(ctx, &at, Reason::Port, EACCES);
+        return deny(ctx, pod, &at, Reason::Port, EACCES);
     }
     // SAFETY: a field of the live context.
     if unsafe { (*ctx.sock_addr).type_ } == SOCK_STREAM {
-        return stream(ctx, face, vip, at);
+        return stream(ctx, pod, vip, at);
     }
     if was_on_device && call == Call::Send {
         // This one datagram's way was chosen before the hook, by the device.
         count(domain, Reason::Datagram);
         return Verdict::Pass;
     }
-    let verdict = datagram(ctx, face, domain, vip, at);
+    let verdict = datagram(ctx, pod, vip, at);
     match verdict {
-        Verdict::Direct(_) if names => remember(ctx, Dest { ip, port, kind: NAME_VIP }),
+        Verdict::Direct { .. } if names => remember(ctx, Dest { ip, port, kind: NAME_VIP, cgroup: pod.cgroup }),
         _ if names => forget(ctx),
         _ => {}
     }
@@ -110,22 +115,21 @@ fn is_answer(ctx: &SockAddrContext, domain: u32) -> bool {
 /// Within a site the destination is rewritten; all else leaves by the interface that leads nowhere, where the node reads it:
 /// what goes to another site, and what comes from or goes to a socket that is bound to its VIP.
 #[inline(always)]
-fn datagram(
-    ctx: &SockAddrContext,
-    face: &Face,
-    domain: u32,
-    vip: &Vip,
-    to: Port,
-) -> Verdict {
+fn datagram(ctx: &SockAddrContext, pod: &Pod, vip: &Vip, to: Port) -> Verdict {
+    let face = face(pod, &to.ip);
     if vip.verdict == VERDICT_DIRECT
         && !bound_to(ctx, &face.vip)
         && !bound_there(vip, to.port)
         && !seen_on_vip(&to)
     {
-        count(domain, Reason::Direct);
-        return Verdict::Direct(vip.real);
+        count(pod.domain, Reason::Direct);
+        return Verdict::Direct { real: vip.real, source: host::source(pod, face) };
     }
-    count(domain, Reason::Datagram);
+    if is_host(pod) {
+        // No interface of the machine leads to the node.
+        return deny(ctx, pod, &to, Reason::HostDatagram, ENETUNREACH);
+    }
+    count(pod.domain, Reason::Datagram);
     Verdict::Pass
 }
 
@@ -147,23 +151,33 @@ fn seen_on_vip(at: &Port) -> bool {
 }
 
 #[inline(always)]
-fn stream(ctx: &SockAddrContext, face: &Face, vip: &Vip, at: Port) -> Verdict {
+fn stream(ctx: &SockAddrContext, pod: &Pod, vip: &Vip, at: Port) -> Verdict {
     let Port { domain, ip, port } = at;
+    let (face, cgroup) = (face(pod, &ip), pod.cgroup);
     let open = open(vip, ip, port);
     if open == CLOSED {
-        return deny(ctx, &at, Reason::NoListener, ECONNREFUSED);
+        return deny(ctx, pod, &at, Reason::NoListener, ECONNREFUSED);
     }
     if vip.verdict == VERDICT_DIRECT && !bound_to(ctx, &face.vip) {
-        remember(ctx, Dest { ip, port, kind: NAME_VIP });
+        remember(ctx, Dest { ip, port, kind: NAME_VIP, cgroup });
         count(domain, Reason::Direct);
-        return Verdict::Direct(vip.real);
+        return Verdict::Direct { real: vip.real, source: host::source(pod, face) };
     }
     // SAFETY: entries are written whole.
     if open == UNKNOWN && let Some(refusal) = unsafe { REFUSED.get(at) } {
         // SAFETY: a helper without arguments.
         if refusal.until > unsafe { bpf_ktime_get_ns() } {
-            return deny(ctx, &at, Reason::RecentlyRefused, refusal.errno);
+            return deny(ctx, pod, &at, Reason::RecentlyRefused, refusal.errno);
         }
+    }
+    if is_host(pod) {
+        let relay = loopback(&ip);
+        if !relay_listens(ctx, pod, &relay) {
+            return deny(ctx, pod, &at, Reason::NoRelay, ECONNREFUSED);
+        }
+        remember(ctx, Dest { ip, port, kind: NAME_RELAYED, cgroup });
+        count(domain, Reason::Relay);
+        return Verdict::Land(relay, pod.landing);
     }
     forget(ctx);
     count(domain, if vip.verdict == VERDICT_RELAY { Reason::Relay } else { Reason::BoundToVip });
@@ -219,9 +233,9 @@ fn bound_to(ctx: &SockAddrContext, vip: &Ip) -> bool {
 }
 
 #[inline(always)]
-fn deny(ctx: &SockAddrContext, at: &Port, reason: Reason, errno: u32) -> Verdict {
+fn deny(ctx: &SockAddrContext, pod: &Pod, at: &Port, reason: Reason, errno: u32) -> Verdict {
     count(at.domain, reason);
-    watch::refused(ctx, at, reason, errno);
+    watch::refused(ctx, pod, at, reason, errno);
     Verdict::Deny(errno)
 }
 

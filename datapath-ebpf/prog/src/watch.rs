@@ -9,11 +9,12 @@ use aya_ebpf::{
 };
 
 use crate::{
+    host::key,
     layout::{
-        DirectFlow, Ip, Port, Reason, SEEN_CLOSED, SEEN_OPENED, SEEN_REFUSED, SEEN_RESET, STATE_ESTABLISHED, Seen, WATCH_LOST,
+        DirectFlow, Ip, Pod, Port, Reason, SEEN_CLOSED, SEEN_OPENED, SEEN_REFUSED, SEEN_RESET, STATE_ESTABLISHED, Seen, WATCH_LOST,
         WATCH_UNTIL,
     },
-    maps::{WATCH, WATCHED, netns},
+    maps::{WATCH, WATCHED},
 };
 
 const TCP: u32 = 6;
@@ -40,16 +41,16 @@ fn tell(seen: &Seen) {
     }
 }
 
-/// A call of the current process is refused.
+/// A call of the current process, one of the pod's, is refused.
 #[inline(always)]
-pub fn refused(ctx: &SockAddrContext, to: &Port, reason: Reason, errno: u32) {
+pub fn refused(ctx: &SockAddrContext, pod: &Pod, to: &Port, reason: Reason, errno: u32) {
     if !watched() {
         return;
     }
     // SAFETY: a field of the live context.
     let stream = unsafe { (*ctx.sock_addr).type_ } == SOCK_STREAM;
     tell(&Seen {
-        netns: netns(ctx),
+        netns: key(ctx, pod),
         kind: SEEN_REFUSED,
         domain: to.domain,
         reason: reason as u32,

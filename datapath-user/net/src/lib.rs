@@ -2,6 +2,7 @@
 //! namespace, and splice(2) between two connections.
 //!
 //! * [`netns`]: open, make and enter network namespaces; the cookie that identifies one.
+//! * [`cgroup`]: which cgroup a directory is, and who listens in it.
 //! * [`address_watch`]: tells when the machine's own addresses or default routes change.
 //! * [`netlink`]: links, addresses and routes of one namespace, synchronous.
 //! * [`vip`]: the interface that owns a pod's virtual address, and the local route of its Domain.
@@ -18,6 +19,7 @@
 //! Nothing here spawns tasks or owns a runtime. Root is needed for all but `splice` and most of `sockets`.
 
 pub mod address_watch;
+pub mod cgroup;
 pub mod diag;
 pub mod echo;
 pub mod netlink;

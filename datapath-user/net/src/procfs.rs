@@ -8,12 +8,13 @@ use std::{
 
 use crate::netns::{NetnsError, in_netns};
 
+const LISTEN: &str = "0A";
+
 /// The listening TCP sockets of a namespace, for adopting a pod whose listeners are older than the hooks.
 ///
 /// # Errors
 /// The namespace cannot be entered, or `/proc` not be read.
 pub fn listeners(netns: BorrowedFd<'_>) -> Result<Vec<SocketAddr>, NetnsError> {
-    const LISTEN: &str = "0A";
     sockets(netns, "tcp", LISTEN)
 }
 
@@ -26,23 +27,33 @@ pub fn udp_sockets(netns: BorrowedFd<'_>) -> Result<Vec<SocketAddr>, NetnsError>
     sockets(netns, "udp", UNCONNECTED)
 }
 
+/// The listening TCP sockets of this process's namespace, each with its inode number, as `/proc/PID/fd` names it.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn own_listeners() -> io::Result<Vec<(SocketAddr, u64)>> {
+    read("tcp", LISTEN)
+}
+
 fn sockets(
     netns: BorrowedFd<'_>,
     protocol: &str,
     wanted: &str,
 ) -> Result<Vec<SocketAddr>, NetnsError> {
-    let read = || -> io::Result<Vec<SocketAddr>> {
-        let table = format!("/proc/thread-self/net/{protocol}");
-        let mut found = parse(&fs::read_to_string(&table)?, wanted);
-        // Absent when the kernel has IPv6 off.
-        let v6 = fs::read_to_string(table + "6").unwrap_or_default();
-        found.extend(parse(&v6, wanted));
-        Ok(found)
-    };
-    in_netns(netns, read)?.map_err(NetnsError::Enter)
+    let found = in_netns(netns, || read(protocol, wanted))?.map_err(NetnsError::Enter)?;
+    Ok(found.into_iter().map(|(at, _)| at).collect())
 }
 
-fn parse(table: &str, wanted: &str) -> Vec<SocketAddr> {
+fn read(protocol: &str, wanted: &str) -> io::Result<Vec<(SocketAddr, u64)>> {
+    let table = format!("/proc/thread-self/net/{protocol}");
+    let mut found = parse(&fs::read_to_string(&table)?, wanted);
+    // Absent when the kernel has IPv6 off.
+    let v6 = fs::read_to_string(table + "6").unwrap_or_default();
+    found.extend(parse(&v6, wanted));
+    Ok(found)
+}
+
+fn parse(table: &str, wanted: &str) -> Vec<(SocketAddr, u64)> {
     let rows = table.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
         let local = fields.next()?;
@@ -50,8 +61,9 @@ fn parse(table: &str, wanted: &str) -> Vec<SocketAddr> {
         if state != wanted {
             return None;
         }
+        let inode = fields.nth(5)?.parse().ok()?;
         let (ip, port) = local.split_once(':')?;
-        Some(SocketAddr::new(address(ip)?, u16::from_str_radix(port, 16).ok()?))
+        Some((SocketAddr::new(address(ip)?, u16::from_str_radix(port, 16).ok()?), inode))
     });
     rows.collect()
 }

@@ -12,10 +12,12 @@ use rustix::net::sockopt;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpStream;
 
-use crate::netns::visit_netns;
+use crate::netns::{Netns, visit_netns};
 
 /// Connections from inside the pod arrive without a network between: a burst must not be dropped.
 const BACKLOG: i32 = 4096;
+/// That many ports may be taken at one address and free at another before it is an error.
+const SAME_PORT_TRIES: u32 = 32;
 
 /// A non-blocking listener in a namespace.
 ///
@@ -45,13 +47,81 @@ pub fn landing_listener(netns: BorrowedFd<'_>, family_of: IpAddr) -> io::Result<
     } else {
         Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()
     };
-    let listener = listen_in(netns, SocketAddr::new(loopback, 0))?;
+    landing_at(netns, SocketAddr::new(loopback, 0))
+}
+
+fn landing_at(netns: BorrowedFd<'_>, at: SocketAddr) -> io::Result<TcpListener> {
+    let listener = listen_in(netns, at)?;
     // What lands counts as bound to the peer's port: a pod that talks to that port may listen on it all the same.
     SockRef::from(&listener).set_reuse_address(true)?;
     sockopt::set_tcp_nodelay(&listener, true)?;
     sockopt::set_socket_oobinline(&listener, true)?;
     arm_reset(&listener)?;
     Ok(listener)
+}
+
+/// Listeners with the options of [`landing_listener`], in this process's own namespace, where no guard lands anything: connections are
+/// sent to their port, which is the same at all of `addresses` and of the kernel's choice. `mark` (`SO_MARK`) tells the hooks that
+/// they are the relay's.
+///
+/// # Errors
+/// An address is not there, or the mark is not permitted.
+pub fn marked_landing_listeners(addresses: &[IpAddr], mark: u32) -> io::Result<Vec<TcpListener>> {
+    let netns = Netns::current().map_err(io::Error::other)?;
+    let listen = || -> io::Result<Vec<TcpListener>> {
+        let mut all: Vec<TcpListener> = Vec::with_capacity(addresses.len());
+        for address in addresses {
+            let port = all.first().map_or(Ok(0), |first| first.local_addr().map(|at| at.port()))?;
+            let listener = landing_at(netns.as_fd(), SocketAddr::new(*address, port))?;
+            SockRef::from(&listener).set_mark(mark)?;
+            all.push(listener);
+        }
+        Ok(all)
+    };
+    let mut tries = SAME_PORT_TRIES;
+    loop {
+        match listen() {
+            // The kernel chose a port that somebody has at another of the addresses.
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse && tries > 0 => tries -= 1,
+            done => return done,
+        }
+    }
+}
+
+/// A connection to be, in this process's own namespace, whose source is known before it leaves.
+#[derive(Debug)]
+pub struct Bound {
+    socket: Socket,
+    /// Where it will come from.
+    pub from: SocketAddr,
+}
+
+impl Bound {
+    /// With the options of the relay's delivery sockets; `mark` is its `SO_MARK`.
+    ///
+    /// # Errors
+    /// The address is not the machine's or has no free port, or the mark is not permitted.
+    pub fn at(source: IpAddr, mark: u32) -> io::Result<Self> {
+        let at = SocketAddr::new(source, 0);
+        let kind = Type::STREAM.nonblocking();
+        let socket = Socket::new(Domain::for_address(at), kind, Some(Protocol::TCP))?;
+        socket.set_tcp_nodelay(true)?;
+        socket.set_out_of_band_inline(true)?;
+        socket.set_linger(Some(Duration::ZERO))?;
+        socket.set_mark(mark)?;
+        socket.bind(&at.into())?;
+        let from = socket.local_addr()?.as_socket();
+        let from = from.ok_or_else(|| io::Error::other("a TCP socket without an address"))?;
+        Ok(Self { socket, from })
+    }
+
+    /// As [`connect`].
+    ///
+    /// # Errors
+    /// What connect() says.
+    pub async fn connect(self, to: SocketAddr) -> io::Result<StdStream> {
+        connect(self.socket, to).await
+    }
 }
 
 /// Connects a non-blocking socket. A connection within one namespace stands (or is refused) by the
@@ -255,6 +325,28 @@ mod tests {
         let refused = stock.deliver(peer, SocketAddr::new(vip, 9)).await;
         assert_eq!(refused.map_err(|e| e.kind()).err(), Some(io::ErrorKind::ConnectionRefused));
         Ok(())
+    }
+
+    #[test]
+    fn relay_listeners_of_both_families_have_one_port()
+    -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let netns = Netns::anonymous()?;
+        netns.run(|| {
+            crate::netlink::Netlink::in_netns(Netns::current()?.as_fd())?.set_up("lo")?;
+            let both = ["127.0.0.1".parse()?, "::1".parse()?];
+            let all = marked_landing_listeners(&both, 7)?;
+            let at = |l: &TcpListener| l.local_addr();
+            let found = all.iter().map(at).collect::<io::Result<Vec<_>>>()?;
+            assert_eq!(found.iter().map(SocketAddr::ip).collect::<Vec<_>>(), both);
+            let ports: Vec<u16> = found.iter().map(SocketAddr::port).collect();
+            assert!(matches!(*ports, [v4, v6] if v4 == v6 && v4 > 0), "{ports:?}");
+            for listener in &all {
+                assert_eq!(SockRef::from(listener).mark()?, 7);
+            }
+            let absent = marked_landing_listeners(&["10.9.9.9".parse()?], 7);
+            assert_eq!(absent.err().map(|e| e.kind()), Some(io::ErrorKind::AddrNotAvailable));
+            Ok(())
+        })?
     }
 
     #[tokio::test]

@@ -3,8 +3,8 @@
 //! | refusal `reason` | meaning | status |
 //! |---|---|---|
 //! | `bad-request` | the body is not an `AttachRequest` | 400 |
-//! | `netns`, `hosts` | the path does not name what it should | 422 |
-//! | `netns-in-use` | the namespace belongs to another pod | 409 |
+//! | `netns`, `cgroup`, `hosts` | the path does not name what it should; a cgroup is missing, or one too many | 422 |
+//! | `netns-in-use`, `cgroup-in-use` | the namespace or cgroup belongs to another pod | 409 |
 //! | `no-address` | the control plane gave the pod no address in time | 504 |
 //! | `kernel` | a step in the kernel failed; nothing of the pod is left behind | 500 |
 //! | `too-many-readers` | sixteen read the events already | 429 |
@@ -125,8 +125,8 @@ impl From<Refusal> for Refused {
     fn from(r: Refusal) -> Self {
         let status = match r.reason.as_str() {
             "bad-request" => StatusCode::BAD_REQUEST,
-            "netns" | "hosts" => StatusCode::UNPROCESSABLE_ENTITY,
-            "netns-in-use" => StatusCode::CONFLICT,
+            "netns" | "cgroup" | "hosts" => StatusCode::UNPROCESSABLE_ENTITY,
+            "netns-in-use" | "cgroup-in-use" => StatusCode::CONFLICT,
             "too-many-readers" => StatusCode::TOO_MANY_REQUESTS,
             "no-address" => StatusCode::GATEWAY_TIMEOUT,
             "shutting-down" => StatusCode::SERVICE_UNAVAILABLE,

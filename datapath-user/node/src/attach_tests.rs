@@ -108,9 +108,27 @@ impl Node {
     }
 
     async fn put(&self, uid: &str, netns: &Path, timeout_ms: u64) -> (StatusCode, String) {
+        self.put_in(uid, netns, None, timeout_ms).await
+    }
+
+    /// A pod on the host network.
+    async fn put_host(&self, uid: &str, cgroup: &Path) -> (StatusCode, String) {
+        let machine = self.dir.path().join("machine");
+        fs::write(&machine, "machine").unwrap();
+        self.put_in(uid, &machine, Some(cgroup), 1000).await
+    }
+
+    async fn put_in(
+        &self,
+        uid: &str,
+        netns: &Path,
+        cgroup: Option<&Path>,
+        timeout_ms: u64,
+    ) -> (StatusCode, String) {
         let request = AttachRequest {
             domain: "d".parse().unwrap(),
             netns: netns.to_owned(),
+            cgroup: cgroup.map(Path::to_owned),
             hosts: Some(self.hosts()),
             timeout_ms,
         };
@@ -265,6 +283,40 @@ async fn a_restarted_node_adopts_its_pods_without_the_hub_and_drops_vanished_one
     let (_, list) = node.call("GET", "/v1/attachments", String::new()).await;
     let list: Vec<Attached> = serde_json::from_str(&list).unwrap();
     assert_eq!(list.iter().map(|a| a.uid.as_str()).collect::<Vec<_>>(), ["a"]);
+}
+
+#[tokio::test]
+async fn a_pod_on_the_host_network_is_its_cgroup() {
+    let node = Node::new();
+    let (cgroup, key) = (node.netns("cgroup", 7), 1 << 63 | 7);
+    node.routes(vec![own(), member("b", "10.2.0.2", "s1/n1", None)]).await;
+    let (status, body) = node.put_host("a", &cgroup).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    let attached: Attached = serde_json::from_str(&body).unwrap();
+    assert_eq!((attached.netns_cookie, attached.interface.as_str()), (key, ""));
+    assert!(node.in_maps(key) && !node.in_maps(7));
+    assert!(node.kernel.state.lock().unwrap().taps.is_empty(), "it has no interface to read");
+
+    let (status, text) = node.put_host("b", &cgroup).await;
+    assert_eq!(status, StatusCode::CONFLICT, "{text}");
+    assert!(text.contains("cgroup-in-use") && text.contains("pod a"), "{text}");
+    let namespace = node.netns("ns", 8);
+    let (status, text) = node.put_in("b", &namespace, Some(&cgroup), 1000).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{text}");
+    assert!(text.contains(r#""reason":"cgroup""#), "{text}");
+    let (status, text) = node.put("b", &node.dir.path().join("machine"), 1000).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{text}");
+    assert!(text.contains(r#""reason":"netns""#), "{text}");
+
+    let node = node.restart().await;
+    node.when(|v| v.pods.len() == 1).await;
+    assert!(node.in_maps(key));
+    fs::remove_file(&cgroup).unwrap();
+    let node = node.restart().await;
+    let (_, list) = node.call("GET", "/v1/attachments", String::new()).await;
+    assert_eq!(list, "[]");
+    let (status, _) = node.call("DELETE", "/v1/attachments/a", String::new()).await;
+    assert_eq!((status, node.in_maps(key)), (StatusCode::NO_CONTENT, false));
 }
 
 #[tokio::test]

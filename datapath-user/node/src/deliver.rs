@@ -173,6 +173,7 @@ pub(crate) mod tests {
             join: Join {
                 uid: "here".into(),
                 netns: "/x".into(),
+                cgroup: None,
                 cookie: 77,
                 pod: Pod {
                     domain: DomainId(1),

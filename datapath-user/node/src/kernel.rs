@@ -22,6 +22,7 @@ use tokio::net::TcpListener;
 
 pub use datapath_loader::seen::End as DirectEnd;
 
+pub use crate::plan::desired::is_host;
 use crate::plan::{
     desired::{DomainId, Pod, Way},
     diff::Op,
@@ -32,6 +33,12 @@ use crate::plan::{
 pub enum KernelError {
     #[error("network namespace {path}")]
     Netns {
+        path: PathBuf,
+        #[source]
+        source: Cause,
+    },
+    #[error("cgroup {path}")]
+    Cgroup {
         path: PathBuf,
         #[source]
         source: Cause,
@@ -57,6 +64,18 @@ pub enum KernelError {
     },
 }
 
+impl KernelError {
+    /// What of a request it concerns: a refusal's reason.
+    #[must_use]
+    pub const fn about(&self) -> &'static str {
+        match self {
+            Self::Netns { .. } => "netns",
+            Self::Cgroup { .. } => "cgroup",
+            Self::Pod { .. } | Self::Map { .. } | Self::Probe { .. } => "kernel",
+        }
+    }
+}
+
 /// The cause below, of whichever mechanism.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
@@ -65,6 +84,8 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 pub struct Join {
     pub uid: String,
     pub netns: PathBuf,
+    /// Of a pod on the host network.
+    pub cgroup: Option<PathBuf>,
     pub cookie: u64,
     pub pod: Pod,
 }
@@ -142,16 +163,17 @@ pub enum Changed {
 
 /// What the node asks of the machine. Methods without a future are quick (map access).
 pub trait Kernel: Send + Sync + 'static {
-    /// The identity of the namespace that `path` names.
+    /// By what the kernel knows the pod: its namespace, or, in the machine's own, its cgroup ([`is_host`]).
     ///
     /// # Errors
-    /// The path does not name a network namespace.
-    fn cookie(&self, path: &Path) -> Result<u64, KernelError>;
+    /// A path does not name what it should, the machine's namespace comes without a cgroup or another one with it.
+    fn identify(&self, netns: &Path, cgroup: Option<&Path>) -> Result<u64, KernelError>;
 
     /// Sets the pod up, in this order: landing listener, guard, `rl0` with its routes. Idempotent.
     /// The listener accepts what the guard lands; its connections' local address is the peer that
-    /// the pod wanted to reach.
-    fn join(&self, join: Join) -> BoxFuture<'_, Result<TcpListener, KernelError>>;
+    /// the pod wanted to reach. For a pod on the host network there are only listeners, one per address family, and
+    /// [`Kernel::asked`] tells the peer.
+    fn join(&self, join: Join) -> BoxFuture<'_, Result<Vec<TcpListener>, KernelError>>;
 
     /// Undoes [`Kernel::join`] in the opposite order: without the route nothing is misdelivered
     /// when the guard goes. A namespace that is gone is success.
@@ -182,6 +204,10 @@ pub trait Kernel: Send + Sync + 'static {
         to: SocketAddr,
         within: Duration,
     ) -> BoxFuture<'_, io::Result<std::net::TcpStream>>;
+
+    /// What a pod on the host network wanted to reach with a connection that its listener accepted from `from`; told once. `None`: the
+    /// connection is not the pod's.
+    fn asked(&self, cookie: u64, from: SocketAddr) -> Option<SocketAddr>;
 
     /// What the pod sends that is no stream, from now on. Must be called inside the runtime that reads it.
     ///

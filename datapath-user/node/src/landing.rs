@@ -8,7 +8,10 @@ use tokio::{
     runtime::Handle,
 };
 
-use crate::keeper::LocalPod;
+use crate::{
+    keeper::LocalPod,
+    kernel::{Kernel, is_host},
+};
 
 /// Takes over a landed connection.
 pub trait Open: Send + Sync + 'static {
@@ -31,7 +34,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts until dropped; polled on [`Open::runtime`], whichever the listener was made on. No error
 /// ends the loop but the loss of the listener itself.
-pub async fn run(listener: TcpListener, pod: Arc<LocalPod>, open: Arc<dyn Open>) {
+pub async fn run(
+    listener: TcpListener,
+    pod: Arc<LocalPod>,
+    open: Arc<dyn Open>,
+    kernel: Arc<dyn Kernel>,
+) {
     let listener = match listener.into_std().and_then(TcpListener::from_std) {
         Ok(listener) => listener,
         Err(e) => {
@@ -51,7 +59,8 @@ pub async fn run(listener: TcpListener, pod: Arc<LocalPod>, open: Arc<dyn Open>)
         };
         match stream.local_addr() {
             Ok(to) => {
-                open.open(&pod, canonical(from), canonical(to), stream);
+                let (from, to) = ends(&pod, kernel.as_ref(), canonical(from), canonical(to));
+                open.open(&pod, from, to, stream);
                 // That one leaves before the next is looked for.
                 tokio::task::yield_now().await;
             }
@@ -59,6 +68,24 @@ pub async fn run(listener: TcpListener, pod: Arc<LocalPod>, open: Arc<dyn Open>)
                 tracing::debug!(pod = pod.attached.uid, error = %e, "landed connection is gone");
             }
         }
+    }
+}
+
+/// The pod's end and the peer's. On the host network nothing was landed: the hooks know who asked for what. Of a stranger that came
+/// to the port by itself they know nothing; its own addresses are nobody's in the Domain, so it will be refused.
+fn ends(
+    pod: &LocalPod,
+    kernel: &dyn Kernel,
+    from: SocketAddr,
+    to: SocketAddr,
+) -> (SocketAddr, SocketAddr) {
+    let cookie = pod.join.cookie;
+    match is_host(cookie).then(|| kernel.asked(cookie, from)).flatten() {
+        Some(asked) => {
+            let asked = canonical(asked);
+            (SocketAddr::new(pod.vip_towards(asked.ip()), from.port()), asked)
+        }
+        None => (from, to),
     }
 }
 
@@ -80,5 +107,24 @@ fn canonical(addr: SocketAddr) -> SocketAddr {
 pub fn reset(stream: TcpStream) {
     if let Err(e) = stream.set_zero_linger() {
         tracing::debug!(error = %e, "refused connection closed without reset");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{deliver::tests::view, kernel::fake::Fake};
+
+    #[test]
+    fn on_the_host_network_the_hooks_say_what_was_asked_for_and_nothing_of_a_stranger() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (from, landing, asked) = (at("127.0.0.1:5"), at("127.0.0.1:4000"), at("10.2.0.2:80"));
+        let kernel = Fake::default();
+        kernel.state.lock().unwrap().asked.insert(from, asked);
+        let mut pod = view().pods.get("here").unwrap().as_ref().clone();
+        assert_eq!(ends(&pod, &kernel, from, landing), (from, landing), "it has a namespace");
+        pod.join.cookie |= 1 << 63;
+        assert_eq!(ends(&pod, &kernel, from, landing), (at("10.2.0.1:5"), asked));
+        assert_eq!(ends(&pod, &kernel, from, landing), (from, landing), "a stranger");
     }
 }

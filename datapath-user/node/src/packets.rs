@@ -24,7 +24,7 @@ use crate::{
     deliver,
     events::{self, Feed},
     keeper::{Keeper, LocalPod, View},
-    kernel::Kernel,
+    kernel::{Kernel, is_host},
     landing::Open,
     packets::{header::Header, table::PacketFlows, tally::Tally},
     plan::{desired::DomainId, table::Domain},
@@ -83,6 +83,9 @@ pub fn outgoing(view: &View, pod: &LocalPod, me: &NodeRef, h: &Header) -> Result
         return Ok(Target::Peer(to.node.clone()));
     }
     let here = view.local(&attached.domain, h.dst.ip()).ok_or(Reason::HostUnreachable)?;
+    if is_host(here.attached.netns_cookie) {
+        return Err(Reason::HostUnreachable);
+    }
     Ok(Target::Here(here.attached.netns_cookie))
 }
 
@@ -188,6 +191,10 @@ impl Packets {
         match deliver::check(&view, domain, peer, h.src, h.dst) {
             Ok(_) if !view.table.domain(domain).is_some_and(|d| allowed(d, &h)) => {
                 self.refuse(&view, domain, &h, Reason::Denied);
+            }
+            // No interface of the machine takes packets for it.
+            Ok(cookie) if is_host(cookie) => {
+                self.refuse(&view, domain, &h, Reason::HostUnreachable);
             }
             Ok(cookie) => {
                 let result = self.deliver(&view, cookie, domain, &h, packet);

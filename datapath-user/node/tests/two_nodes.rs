@@ -163,6 +163,7 @@ impl Node {
         let request = AttachRequest {
             domain: "demo".parse()?,
             netns: pod.path().to_owned(),
+            cgroup: None,
             hosts: Some(hosts.clone()),
             timeout_ms: 5000,
         };

@@ -10,6 +10,7 @@
 //! processes; labs are therefore one at a time per process. Needs root and says so; nothing is skipped.
 
 mod cgroup;
+pub mod host;
 
 use std::{
     io,

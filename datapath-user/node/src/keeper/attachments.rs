@@ -20,8 +20,10 @@ pub struct Record {
     pub domain: DomainName,
     pub netns: PathBuf,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts: Option<PathBuf>,
-    /// Tells whether the path still names the same namespace.
+    /// Tells whether the path still names the same namespace, or cgroup.
     pub netns_cookie: u64,
 }
 
@@ -30,6 +32,7 @@ impl Record {
         Self {
             domain: request.domain.clone(),
             netns: request.netns.clone(),
+            cgroup: request.cgroup.clone(),
             hosts: request.hosts.clone(),
             netns_cookie,
         }

@@ -1,5 +1,7 @@
 //! The keeper's task: commands in order, one writer of everything.
 
+mod stand;
+
 use std::{
     collections::BTreeMap,
     error::Error,
@@ -9,25 +11,25 @@ use std::{
 };
 
 use control_api::{
-    attach::{AttachRequest, Attached, INTERFACE, VirtualAddress},
+    attach::{AttachRequest, Attached},
     ids::NodeRef,
     session::{Member, Refusal},
 };
 use tokio::sync::{mpsc, watch};
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::sync::CancellationToken;
 
+use self::stand::Standing;
 use super::{
-    Command, Inbox, LocalPod, QUEUE, Record, View,
+    Command, Inbox, QUEUE, Record, View,
     attachments::{Files, Saved},
 };
 use crate::{
     hosts,
-    kernel::{Join, Kernel, KernelError},
-    landing::{self, Open},
-    packets,
+    kernel::{Kernel, KernelError, is_host},
+    landing::Open,
     persist::PersistError,
     plan::{
-        desired::{Desired, Face, Local, Pod, desired, faces},
+        desired::{Desired, Local, desired},
         diff::{Op, diff},
         reach::Reach,
         table::RouteTable,
@@ -38,19 +40,6 @@ use crate::{
 const FLUSH: Duration = Duration::from_secs(1);
 /// How often vanished namespaces are looked for and failed operations tried again.
 const TICK: Duration = Duration::from_secs(10);
-
-/// A pod that has been set up in its namespace.
-#[derive(Debug)]
-struct Standing {
-    join: Join,
-    view: Arc<LocalPod>,
-    /// Whether the routes give it its address; without one it is cut off, and seen by nobody.
-    routed: bool,
-    /// Accepts what the guard lands; ends with the pod.
-    _landing: AbortOnDropHandle<()>,
-    /// Reads what the pod sends besides; `None` until that works.
-    packets: Option<AbortOnDropHandle<()>>,
-}
 
 /// The state behind a [`Keeper`]; [`Task::run`] consumes it.
 pub struct Task {
@@ -176,13 +165,17 @@ impl Task {
     }
 
     async fn attach(&mut self, uid: String, request: &AttachRequest) -> Result<Attached, Refusal> {
-        let cookie =
-            self.kernel.cookie(&request.netns).map_err(|e| refusal("netns", &uid, chain(&e)))?;
+        let cookie = self.kernel.identify(&request.netns, request.cgroup.as_deref());
+        let cookie = cookie.map_err(|e| refusal(e.about(), &uid, chain(&e)))?;
         if let Some((other, _)) =
             self.saved.pods.iter().find(|(u, r)| r.netns_cookie == cookie && **u != uid)
         {
-            let why = format!("its network namespace already belongs to pod {other}");
-            return Err(refusal("netns-in-use", &uid, why));
+            let (reason, what) = match is_host(cookie) {
+                true => ("cgroup-in-use", "cgroup"),
+                false => ("netns-in-use", "network namespace"),
+            };
+            let why = format!("its {what} already belongs to pod {other}");
+            return Err(refusal(reason, &uid, why));
         }
         if let Some(path) = request.hosts.as_ref().filter(|p| !p.is_file()) {
             return Err(refusal("hosts", &uid, format!("{} is not a file", path.display())));
@@ -211,101 +204,6 @@ impl Task {
         standing.ok_or_else(|| refusal("kernel", &uid, "it is gone again".to_owned()))
     }
 
-    /// Sets the pod up as its route says, anew if its address changed.
-    async fn stand(&mut self, uid: &str) -> Result<(), KernelError> {
-        let Some(join) = self.join_of(uid) else {
-            self.strand(uid);
-            return Ok(());
-        };
-        if let Some(old) = self.standing.get(uid) {
-            if old.join == join {
-                let missing = old.packets.is_none().then(|| Arc::clone(&old.view));
-                let again = missing.and_then(|view| self.read_packets(&view));
-                if let Some(old) = self.standing.get_mut(uid) {
-                    old.routed = true;
-                    old.packets = old.packets.take().or(again);
-                }
-                return Ok(());
-            }
-            self.fall(uid).await;
-        }
-        let listener = self.kernel.join(join.clone()).await?;
-        let Some(record) = self.saved.pods.get(uid) else { return Ok(()) };
-        let view = Arc::new(LocalPod {
-            attached: Attached {
-                uid: uid.to_owned(),
-                domain: record.domain.clone(),
-                addresses: join.pod.faces.iter().map(virtual_address).collect(),
-                interface: INTERFACE.to_owned(),
-                netns_cookie: join.cookie,
-            },
-            domain_id: join.pod.domain,
-            join: join.clone(),
-            hosts: record.hosts.clone(),
-        });
-        let accept = landing::run(listener, Arc::clone(&view), Arc::clone(&self.open));
-        let landing = AbortOnDropHandle::new(self.open.runtime().spawn(accept));
-        let packets = self.read_packets(&view);
-        let standing = Standing { join, view, routed: true, _landing: landing, packets };
-        self.standing.insert(uid.to_owned(), standing);
-        Ok(())
-    }
-
-    /// Datagrams and echoes are worth less than connections: without them the pod stands all the same, and the next tick
-    /// tries again.
-    fn read_packets(&self, view: &Arc<LocalPod>) -> Option<AbortOnDropHandle<()>> {
-        let runtime = self.open.runtime();
-        let tap = {
-            let _entered = runtime.enter();
-            self.kernel.tap(view.join.cookie)
-        };
-        match tap {
-            Ok(tap) => {
-                let read = packets::run(tap, Arc::clone(view), Arc::clone(&self.open));
-                Some(AbortOnDropHandle::new(runtime.spawn(read)))
-            }
-            Err(error) => {
-                let uid = &view.attached.uid;
-                tracing::error!(pod = uid, %error, "its datagrams cannot be read, will retry");
-                None
-            }
-        }
-    }
-
-    /// The pod has lost its address: its flows end now, not when they next need a carrier.
-    fn strand(&mut self, uid: &str) {
-        let Some(standing) = self.standing.get_mut(uid) else { return };
-        if std::mem::replace(&mut standing.routed, false) {
-            let domain = &standing.view.attached.domain;
-            tracing::info!(pod = uid, %domain, "the pod's address was withdrawn");
-            self.open.closed(&standing.view);
-        }
-    }
-
-    fn join_of(&self, uid: &str) -> Option<Join> {
-        let record = self.saved.pods.get(uid)?;
-        let member = self.member(uid, record)?;
-        let domain = self.table.domain(&record.domain)?;
-        let pod = Pod {
-            domain: self.saved.ids.get(&record.domain)?,
-            faces: faces(domain, member),
-            // Of no concern to how it stands: a list of ports that changes must not reset its flows.
-            restricted: false,
-        };
-        let netns = record.netns.clone();
-        Some(Join { uid: uid.to_owned(), netns, cookie: record.netns_cookie, pod })
-    }
-
-    /// Out of the maps first, so that no new flow is steered into what is being taken down.
-    async fn fall(&mut self, uid: &str) {
-        let Some(old) = self.standing.remove(uid) else { return };
-        self.apply(&Op::DeletePod(old.join.cookie));
-        self.open.closed(&old.view);
-        if let Err(e) = self.kernel.leave(old.join).await {
-            tracing::warn!(pod = uid, error = chain(&e), "pod not taken down completely");
-        }
-    }
-
     async fn detach(&mut self, uid: &str) {
         self.fall(uid).await;
         let Some(record) = self.saved.pods.remove(uid) else { return };
@@ -322,11 +220,14 @@ impl Task {
             .saved
             .pods
             .iter()
-            .filter(|(_, r)| self.kernel.cookie(&r.netns).ok() != Some(r.netns_cookie))
+            .filter(|(_, r)| {
+                let now = self.kernel.identify(&r.netns, r.cgroup.as_deref());
+                now.ok() != Some(r.netns_cookie)
+            })
             .map(|(uid, _)| uid.clone())
             .collect();
         for uid in &vanished {
-            tracing::info!(pod = uid, "network namespace is gone, detaching");
+            tracing::info!(pod = uid, "network namespace or cgroup is gone, detaching");
             self.detach(uid).await;
         }
         if !vanished.is_empty() {
@@ -424,10 +325,6 @@ impl Task {
             on_disk("routes", move || files.save_routes(&snapshot)).await;
         }
     }
-}
-
-fn virtual_address(face: &Face) -> VirtualAddress {
-    VirtualAddress { vip: face.vip, prefix_len: face.cidr.prefix_len() }
 }
 
 async fn on_disk(what: &str, write: impl FnOnce() -> Result<(), PersistError> + Send + 'static) {

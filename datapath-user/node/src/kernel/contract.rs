@@ -1,9 +1,9 @@
 //! What every [`Kernel`] keeps to, checked on the double and on the machine itself (which needs
 //! root), so that tests above the seam prove something about the real one.
 
-use std::{collections::BTreeMap, net::IpAddr, path::Path};
+use std::{collections::BTreeMap, net::IpAddr, path::Path, time::Duration};
 
-use super::{Join, Kernel, fake::Fake, real::Machine};
+use super::{Join, Kernel, fake::Fake, is_host, real::Machine};
 use crate::plan::{
     desired::{Desired, DomainId, Face, Listeners, Pod, Way},
     diff::Op,
@@ -16,9 +16,10 @@ fn ip(text: &str) -> IpAddr {
 }
 
 async fn holds(kernel: &dyn Kernel, netns: &Path) {
-    assert!(kernel.cookie(Path::new("/nowhere")).is_err());
-    let cookie = kernel.cookie(netns).unwrap();
-    assert_eq!(kernel.cookie(netns).unwrap(), cookie);
+    assert!(kernel.identify(Path::new("/nowhere"), None).is_err());
+    let cookie = kernel.identify(netns, None).unwrap();
+    assert_eq!(kernel.identify(netns, None).unwrap(), cookie);
+    assert!(!is_host(cookie) && kernel.identify(netns, Some(netns)).is_err());
     let vip = ip("10.214.0.1");
     let pod = Pod {
         domain: DOMAIN,
@@ -28,13 +29,15 @@ async fn holds(kernel: &dyn Kernel, netns: &Path) {
         ],
         restricted: false,
     };
-    let join = Join { uid: "a".into(), netns: netns.to_owned(), cookie, pod: pod.clone() };
+    let join =
+        Join { uid: "a".into(), netns: netns.to_owned(), cgroup: None, cookie, pod: pod.clone() };
 
     assert!(kernel.tap(cookie).is_err(), "it has not joined");
-    let listener = kernel.join(join.clone()).await.unwrap();
+    let listeners = kernel.join(join.clone()).await.unwrap();
     kernel.tap(cookie).unwrap();
     let packet = crate::packets::header::tests::udp("10.214.0.2", "10.214.0.1");
     kernel.inject(cookie, vip, &packet).unwrap();
+    let [listener] = &*listeners else { panic!("one takes both families") };
     assert!(listener.local_addr().unwrap().ip().to_canonical().is_loopback());
     assert!(kernel.pod_checks(join.clone()).await.iter().all(|c| c.ok));
 
@@ -85,4 +88,53 @@ async fn the_machine_keeps_to_the_contract() {
     let netns = datapath_net::netns::NamedNetns::create(&name).unwrap();
     let machine = Machine::start(None, None).unwrap();
     holds(&machine, netns.path()).await;
+}
+
+/// Gone with its test, and empty by then.
+struct Cgroup(std::path::PathBuf);
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _reported_by_the_test = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn a_pod_on_the_host_network_has_listeners_of_both_families_and_refuses_what_it_has_not() {
+    let mount = datapath_loader::cgroup2_mount().unwrap();
+    let cgroup = Cgroup(mount.join(format!("rlnode-host-{}", std::process::id())));
+    std::fs::create_dir(&cgroup.0).unwrap();
+    let machine = Machine::start(None, None).unwrap();
+    let netns = Path::new("/proc/self/ns/net");
+    assert!(machine.identify(netns, None).is_err(), "it is the machine's own");
+    assert!(machine.identify(netns, Some(&mount)).is_err(), "all the machine");
+    let cookie = machine.identify(netns, Some(&cgroup.0)).unwrap();
+    let faces = [("10.214.0.1", "10.214.0.0/24"), ("fd00:214::1", "fd00:214::/64")];
+    let faces =
+        faces.map(|(vip, cidr)| Face { cidr: cidr.parse().unwrap(), vip: ip(vip), real: None });
+    let pod = Pod { domain: DOMAIN, faces: faces.to_vec(), restricted: false };
+    let join = Join {
+        uid: "h".into(),
+        netns: netns.to_owned(),
+        cgroup: Some(cgroup.0.clone()),
+        cookie,
+        pod: pod.clone(),
+    };
+    let listeners = machine.join(join.clone()).await.unwrap();
+    let at: Vec<_> = listeners.iter().map(|l| l.local_addr().unwrap()).collect();
+    assert_eq!(at.iter().map(|at| at.ip()).collect::<Vec<_>>(), [ip("127.0.0.1"), ip("::1")]);
+    assert!(at.iter().all(|other| other.port() == at[0].port()), "{at:?}");
+    machine.apply(&Op::PutPod(cookie, pod)).unwrap();
+    assert!(machine.pod_checks(join.clone()).await.iter().all(|c| c.ok));
+    for (peer, own) in [("10.214.0.2", "10.214.0.1"), ("fd00:214::2", "fd00:214::1")] {
+        let to = (ip(own), 7000).into();
+        let refused = machine.connect(cookie, Some(ip(peer)), to, Duration::from_secs(3)).await;
+        // With the errno, from which the far end makes its own.
+        let errno = refused.err().and_then(|e| e.raw_os_error());
+        assert_eq!(errno, Some(rustix::io::Errno::CONNREFUSED.raw_os_error()), "{own}");
+    }
+    assert!(machine.tap(cookie).is_err() && machine.inject(cookie, ip("10.214.0.1"), &[]).is_err());
+    machine.apply(&Op::DeletePod(cookie)).unwrap();
+    machine.leave(join.clone()).await.unwrap();
+    machine.leave(join).await.unwrap();
 }

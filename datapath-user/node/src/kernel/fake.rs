@@ -1,5 +1,5 @@
 //! A machine without a kernel, for tests of everything above the seam: it keeps the maps, and its
-//! namespaces are files whose content is the cookie.
+//! namespaces and cgroups are files whose content is the cookie, or `machine`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,6 +41,8 @@ pub(crate) struct State {
     /// The pods' ends of their taps, and what was injected.
     pub(crate) taps: BTreeMap<u64, std::os::unix::net::UnixDatagram>,
     pub(crate) injected: Vec<(u64, IpAddr, Vec<u8>)>,
+    /// By the source of connections of pods on the host network.
+    pub(crate) asked: BTreeMap<SocketAddr, SocketAddr>,
     /// By number.
     pub(crate) mirror: BTreeMap<u64, Ports>,
     pub(crate) fresh: Duration,
@@ -51,13 +53,21 @@ pub(crate) struct State {
 }
 
 impl Kernel for Fake {
-    fn cookie(&self, path: &Path) -> Result<u64, KernelError> {
+    fn identify(&self, path: &Path, cgroup: Option<&Path>) -> Result<u64, KernelError> {
         let netns = |source| KernelError::Netns { path: path.to_owned(), source };
         let text = std::fs::read_to_string(path).map_err(|e| netns(e.into()))?;
-        text.trim().parse().map_err(|e: std::num::ParseIntError| netns(e.into()))
+        let Some(cgroup) = cgroup else {
+            return text.trim().parse().map_err(|e: std::num::ParseIntError| netns(e.into()));
+        };
+        let failed = |source| KernelError::Cgroup { path: cgroup.to_owned(), source };
+        if text != "machine" {
+            return Err(failed("the pod has a namespace of its own".into()));
+        }
+        let id = std::fs::read_to_string(cgroup).map_err(|e| failed(e.into()))?;
+        id.trim().parse::<u64>().map(|id| 1 << 63 | id).map_err(|e| failed(e.into()))
     }
 
-    fn join(&self, join: Join) -> BoxFuture<'_, Result<TcpListener, KernelError>> {
+    fn join(&self, join: Join) -> BoxFuture<'_, Result<Vec<TcpListener>, KernelError>> {
         async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let mut s = self.state.lock().unwrap();
@@ -69,7 +79,7 @@ impl Kernel for Fake {
             s.log.push(format!("join {} {vips}", join.uid));
             s.listeners.insert(join.uid.clone(), listener.local_addr().unwrap());
             s.joined.insert(join.uid.clone(), join);
-            Ok(listener)
+            Ok(vec![listener])
         }
         .boxed()
     }
@@ -113,6 +123,10 @@ impl Kernel for Fake {
             TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], to.port()))).await?.into_std()
         }
         .boxed()
+    }
+
+    fn asked(&self, _cookie: u64, from: SocketAddr) -> Option<SocketAddr> {
+        self.state.lock().unwrap().asked.remove(&from)
     }
 
     fn tap(&self, cookie: u64) -> io::Result<Tap> {

@@ -1,6 +1,7 @@
 //! The machine itself: the BPF programs, the pods' namespaces, sockets inside them.
 
 mod changes;
+mod host;
 mod pins;
 mod seen;
 mod shared;
@@ -21,14 +22,17 @@ use datapath_loader::{
 };
 use datapath_net::{
     echo::echo,
-    netns::{Netns, visit_netns},
+    netns::{Netns, NetnsError, visit_netns},
     packet::Tap,
 };
 use futures::{FutureExt as _, future::BoxFuture, stream::BoxStream};
 use tokio::net::{TcpListener, TcpSocket};
 
 pub use self::pins::Pins;
-use self::shared::{Shared, lock, step};
+use self::{
+    host::Hosts,
+    shared::{Shared, lock, on_host, step},
+};
 use super::{Changed, Count, DirectFlow, Join, Kernel, KernelError, Seen, Socket};
 use crate::{
     observe::hop,
@@ -52,6 +56,8 @@ pub enum StartError {
     },
     #[error(transparent)]
     Load(#[from] LoadError),
+    #[error("the machine's own network namespace")]
+    Machine(#[source] NetnsError),
     #[error("what an earlier process knew of other machines' ports")]
     Mirror(#[from] MapError),
 }
@@ -87,8 +93,9 @@ impl Machine {
         let mount = pins.as_ref().map(Pins::mount).transpose()?.flatten();
         let datapath = pins::load(&cgroup, pins.as_ref())?;
         datapath.forget_mirror()?;
+        let hosts = Hosts::new(&cgroup).map_err(StartError::Machine)?;
         let mount = pins.as_ref().and_then(|pins| pins.take_over(mount?));
-        let shared = Shared { datapath, pods: Mutex::default(), ways: Mutex::default() };
+        let shared = Shared { datapath, hosts, pods: Mutex::default(), ways: Mutex::default() };
         Ok(Self { shared: Arc::new(shared), probe, cgroup, pins, mount: Mutex::new(mount) })
     }
 
@@ -147,16 +154,30 @@ async fn connect(netns: &Netns, to: SocketAddr) -> io::Result<std::net::TcpStrea
 }
 
 impl Kernel for Machine {
-    fn cookie(&self, path: &Path) -> Result<u64, KernelError> {
-        let cookie = Netns::open(path).and_then(|n| n.cookie());
-        cookie.map_err(|e| KernelError::Netns { path: path.to_owned(), source: e.into() })
+    fn identify(&self, netns: &Path, cgroup: Option<&Path>) -> Result<u64, KernelError> {
+        let failed = |source| KernelError::Netns { path: netns.to_owned(), source };
+        let cookie = Netns::open(netns).and_then(|n| n.cookie()).map_err(|e| failed(e.into()))?;
+        let hosts = &self.shared.hosts;
+        match cgroup {
+            None if cookie == hosts.machine.0 => {
+                let why = "it is the machine's own, where a pod is known by its cgroup: name that";
+                Err(failed(why.into()))
+            }
+            None => Ok(cookie),
+            Some(cgroup) if cookie == hosts.machine.0 => Ok(hosts.identify(cgroup)?.key().0),
+            Some(cgroup) => {
+                let why = "the pod has a network namespace of its own and is known by that";
+                Err(KernelError::Cgroup { path: cgroup.to_owned(), source: why.into() })
+            }
+        }
     }
 
-    fn join(&self, join: Join) -> BoxFuture<'_, Result<TcpListener, KernelError>> {
+    fn join(&self, join: Join) -> BoxFuture<'_, Result<Vec<TcpListener>, KernelError>> {
         async move {
             let failed = step(&join, "the relay's listener");
-            let listener = blocking(&self.shared, move |s| s.join(&join)).await??;
-            TcpListener::from_std(listener).map_err(|e| failed(e.into()))
+            let listeners = blocking(&self.shared, move |s| s.join(&join)).await??;
+            let all = listeners.into_iter().map(TcpListener::from_std).collect::<io::Result<_>>();
+            all.map_err(|e| failed(e.into()))
         }
         .boxed()
     }
@@ -196,15 +217,26 @@ impl Kernel for Machine {
     ) -> BoxFuture<'_, io::Result<std::net::TcpStream>> {
         async move {
             let work = async {
-                match from {
-                    Some(source) => self.shared.stock(cookie)?.deliver(source, to).await,
-                    None => connect(&*self.shared.netns(cookie)?, to).await,
+                let Shared { datapath, hosts, .. } = &*self.shared;
+                match (on_host(cookie), from) {
+                    (Some(host), Some(peer)) => hosts.deliver(datapath, host, peer, to).await,
+                    // This process is in no pod's cgroup: what it does is no proof.
+                    (Some(_), None) => Err(io::Error::other(
+                        "a pod on the host network cannot be probed from; probe towards it",
+                    )),
+                    (None, Some(source)) => self.shared.stock(cookie)?.deliver(source, to).await,
+                    (None, None) => connect(&*self.shared.netns(cookie)?, to).await,
                 }
             };
             let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
             tokio::time::timeout(within, work).await.map_err(late)?
         }
         .boxed()
+    }
+
+    fn asked(&self, cookie: u64, from: SocketAddr) -> Option<SocketAddr> {
+        let Shared { datapath, hosts, .. } = &*self.shared;
+        hosts.asked(datapath, on_host(cookie)?, from)
     }
 
     fn tap(&self, cookie: u64) -> io::Result<Tap> {
@@ -341,6 +373,9 @@ impl Kernel for Machine {
         within: Duration,
     ) -> BoxFuture<'_, io::Result<Duration>> {
         async move {
+            if on_host(cookie).is_some() {
+                return Err(io::Error::other("echoes do not pass a pod on the host network"));
+            }
             let netns = self.shared.netns(cookie)?;
             let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
             let asked = echo(netns.as_fd(), from, to, rand::random());

@@ -3,7 +3,7 @@
 //! | destination, seen from a pod of this node | verdict |
 //! |---|---|
 //! | the pod's own VIP, anything outside its Domain | pass (the hook knows both from [`Pod`]) |
-//! | a peer of the same site with a real address that can be reached ([`Reach`]) and is none of the Domain's network, encryption not demanded | direct |
+//! | a peer of the same site with a real address that can be reached ([`Reach`]; of IPv6 from where this machine's pods are) and is none of the Domain's network, encryption not demanded | direct |
 //! | any other peer | relay |
 //! | a peer of this machine that is not attached, yet or any more | deny: nothing in it could answer |
 //! | a VIP nobody holds | deny: absent from the map, so nothing can be forgotten open |
@@ -74,7 +74,13 @@ pub struct Local {
     pub stands: Pod,
 }
 
-/// A pod as the kernel knows it, keyed by its network namespace's cookie.
+/// Whether the kernel knows a pod with this key by its cgroup, in the machine's own namespace.
+#[must_use]
+pub const fn is_host(cookie: u64) -> bool {
+    cookie >> 63 == 1
+}
+
+/// A pod as the kernel knows it, keyed by its network namespace's cookie (or its cgroup, [`is_host`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     pub domain: DomainId,
@@ -192,14 +198,26 @@ struct See<'a> {
 /// The VIPs of one Domain. Real addresses count within the own site only: pod ranges overlap.
 fn peers(see: &See<'_>, domain: &Domain, id: DomainId, out: &mut Desired) {
     let mut shared = BTreeSet::new();
-    let here = domain.members().filter(|m| m.node == *see.me).flat_map(|m| m.local_ips.clone());
+    // The addresses of pods on the host network are the machine's own: the neighbours are behind the same interface.
+    let behind =
+        |m: &&Member| !see.cookies.get(m.uid.as_str()).is_some_and(|cookie| is_host(*cookie));
+    let here = domain.members().filter(|m| m.node == *see.me).filter(behind);
+    let here = here.flat_map(|m| m.local_ips.clone());
     let own = see.reach.of_pods(here);
+    let routed = routes_ipv6(see, domain);
+    let host_pods = see.cookies.values().any(|cookie| is_host(*cookie));
     let near = |member: &Member, real: IpAddr| {
         let at_site = member.node.cluster == see.me.cluster && !domain.encrypt_within_site;
+        let here = member.node == *see.me;
+        let by_route = real.is_ipv4() || routed;
         // Within the Domain's own network a pod would take a real address for a VIP.
         at_site
             && domain.cidr.of(real).is_none()
-            && (member.node == *see.me || see.reach.leads_to(real, &own))
+            && if here {
+                by_route || !host_pods
+            } else {
+                by_route && see.reach.leads_to(real, &own)
+            }
     };
     let all = domain.members().flat_map(|member| member.vips.iter().map(move |vip| (member, *vip)));
     for (member, vip) in all.filter(|(m, vip)| domain.holder(*vip).is_some_and(|h| h.uid == m.uid))
@@ -220,6 +238,15 @@ fn peers(see: &See<'_>, domain: &Domain, id: DomainId, out: &mut Desired) {
     }
     // Pods on the host network share an address: which of them it was cannot be told.
     out.reals.retain(|key, _| !shared.contains(key));
+}
+
+/// Whether this machine's own namespace and the namespaces of its pods reach each other by IPv6. A bridge that was made for IPv4 carries
+/// it between its pods and no further, while any interface of the machine leads to its neighbours.
+fn routes_ipv6(see: &See<'_>, domain: &Domain) -> bool {
+    let apart = see.cookies.iter().filter(|(_, cookie)| !is_host(**cookie));
+    let members = apart.filter_map(|(uid, _)| domain.member(uid));
+    let mut reals = members.flat_map(|m| m.local_ips.iter().copied()).filter(IpAddr::is_ipv6);
+    reals.all(|real| see.reach.has_route(real))
 }
 
 #[cfg(test)]

@@ -36,13 +36,69 @@ fn reach() -> Reach {
 }
 
 fn world(domains: Vec<DomainRoutes>, locals: &[Local]) -> Desired {
+    world_at(domains, locals, &reach())
+}
+
+fn world_at(domains: Vec<DomainRoutes>, locals: &[Local], reach: &Reach) -> Desired {
     let mut table = RouteTable::default();
     let mut ids = DomainIds::default();
     for d in &domains {
         ids.assign(&d.name);
     }
     table.apply(RouteUpdate::Snapshot { domains }).unwrap();
-    desired(&me(), &table, locals, &ids, &reach())
+    desired(&me(), &table, locals, &ids, reach)
+}
+
+#[test]
+fn the_machines_own_address_is_no_pod_behind_its_interface() {
+    let members = vec![
+        member("host", "10.2.0.1", "s1/n1", Some("172.16.0.2")),
+        member("neighbour", "10.2.0.2", "s1/n2", Some("172.16.0.3")),
+    ];
+    let way = |cookie: u64| {
+        let domains = vec![domain("d", "10.2.0.0/24", members.clone())];
+        world(domains, &[local("host", "d", cookie)])
+            .vips
+            .get(&(DomainId(1), ip("10.2.0.2")))
+            .copied()
+    };
+    let direct =
+        matches!(way(1 << 63 | 7), Some(Way::Direct { real, .. }) if real == ip("172.16.0.3"));
+    assert!(direct, "the neighbour is behind the same interface as the machine itself");
+    assert!(matches!(way(7), Some(Way::Relay { .. })), "the same range on both machines");
+}
+
+#[test]
+#[cfg(target_endian = "little")]
+fn ipv6_leads_off_a_bridge_only_where_it_is_routed() {
+    let members = vec![
+        member("host", "fd00::1", "s1/n1", Some("fd10::11")),
+        member("apart", "fd00::2", "s1/n1", Some("fd72::2")),
+        member("neighbour", "fd00::3", "s1/n2", Some("fd10::12")),
+    ];
+    // The LAN, and the bridge's range where it has one.
+    let (lan, bridge) = ("fd10", "fd72");
+    let route = |range: &str, name: &str| {
+        let zeros = "0".repeat(32);
+        format!("{range}{} 40 {zeros} 00 {zeros} 100 1 0 1 {name}\n", "0".repeat(28))
+    };
+    let unrouted = Reach::parse("", &route(lan, "eth0"));
+    let routed = Reach::parse("", &(route(lan, "eth0") + &route(bridge, "rlark0")));
+    let (host, apart) = (local("host", "d", 1 << 63 | 7), local("apart", "d", 7));
+    let direct = |reach: &Reach, locals: &[Local], vip: &str| {
+        let got = world_at(vec![domain("d", "fd00::/64", members.clone())], locals, reach);
+        matches!(got.vips.get(&(DomainId(1), ip(vip))), Some(Way::Direct { .. }))
+    };
+    let all = ["fd00::1", "fd00::2", "fd00::3"];
+    for (reach, locals, want) in [
+        (&unrouted, vec![host.clone()], [true, false, true]),
+        (&unrouted, vec![apart.clone()], [false, true, false]),
+        (&unrouted, vec![host.clone(), apart.clone()], [false; 3]),
+        (&routed, vec![host, apart], [true; 3]),
+    ] {
+        let names: Vec<&str> = locals.iter().map(|l| l.uid.as_str()).collect();
+        assert_eq!(all.map(|vip| direct(reach, &locals, vip)), want, "{names:?} {reach:?}");
+    }
 }
 
 #[test]

@@ -72,6 +72,12 @@ impl Reach {
         matching.max_by_key(|(cidr, _)| cidr.network_length()).map(|(_, name)| name.as_str())
     }
 
+    /// Whether a route other than a default one leads to this address.
+    #[must_use]
+    pub fn has_route(&self, to: IpAddr) -> bool {
+        self.interface(to).is_some()
+    }
+
     /// The interfaces behind which this machine's own pods are.
     #[must_use]
     pub fn of_pods(&self, pods: impl IntoIterator<Item = IpAddr>) -> BTreeSet<&str> {

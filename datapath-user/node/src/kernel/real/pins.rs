@@ -104,7 +104,8 @@ mod tests {
         let join = Join {
             uid: "a".into(),
             netns: netns.path().to_owned(),
-            cookie: machine.cookie(netns.path()).unwrap(),
+            cgroup: None,
+            cookie: machine.identify(netns.path(), None).unwrap(),
             pod: Pod { domain: DomainId(7), faces, restricted: false },
         };
         machine.join(join.clone()).await.unwrap();

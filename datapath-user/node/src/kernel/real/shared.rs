@@ -11,8 +11,8 @@ use std::{
 
 use control_api::{attach::INTERFACE, session::ProbeHop};
 use datapath_loader::{
-    Datapath, Denial, DomainId as KernelDomain, Face, Guard, GuardConfig, Listeners as Listening,
-    MapError, MirrorId, NetnsCookie, PodEntry, RELAY_MARK, Route,
+    CgroupId, Datapath, Denial, DomainId as KernelDomain, Face, Guard, GuardConfig,
+    Listeners as Listening, MapError, MirrorId, NetnsCookie, PodEntry, RELAY_MARK, Route,
 };
 use datapath_net::{
     netlink::{Netlink, NetlinkError},
@@ -24,6 +24,7 @@ use datapath_net::{
     vip::{VipInterface, enable_ipv6},
 };
 
+use super::host::Hosts;
 use crate::{
     keeper::listed,
     kernel::{Cause, Join, KernelError},
@@ -41,6 +42,7 @@ const REFUSAL_TTL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) datapath: Datapath,
+    pub(super) hosts: Hosts,
     /// By namespace cookie.
     pub(super) pods: Mutex<BTreeMap<u64, Standing>>,
     /// What the maps hold, for the probe.
@@ -62,7 +64,7 @@ pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn entry(pod: &Pod) -> Result<PodEntry, Cause> {
+pub(super) fn entry(pod: &Pod) -> Result<PodEntry, Cause> {
     let faces = pod.faces.iter().map(|face| Face {
         vip: face.vip,
         real: face.real,
@@ -98,6 +100,11 @@ fn route(way: Way) -> Route {
     }
 }
 
+/// The pod's cgroup if it is on the host network.
+pub(super) const fn on_host(cookie: u64) -> Option<CgroupId> {
+    CgroupId::of_key(NetnsCookie(cookie))
+}
+
 pub(super) fn step(join: &Join, step: &'static str) -> impl Fn(Cause) -> KernelError + use<> {
     let uid = join.uid.clone();
     move |source| KernelError::Pod { uid: uid.clone(), step, source }
@@ -105,7 +112,10 @@ pub(super) fn step(join: &Join, step: &'static str) -> impl Fn(Cause) -> KernelE
 
 impl Shared {
     pub(super) fn netns(&self, cookie: u64) -> io::Result<Arc<Netns>> {
-        self.place(cookie).map(|(netns, ..)| netns)
+        match on_host(cookie) {
+            Some(host) => self.hosts.netns(host),
+            None => self.place(cookie).map(|(netns, ..)| netns),
+        }
     }
 
     /// The pod's namespace, where the relay's listener is in it, and which interface `rl0`.
@@ -120,7 +130,10 @@ impl Shared {
     }
 
     /// Landing listener, guard, interface and route, in this order; all or nothing.
-    pub(super) fn join(&self, join: &Join) -> Result<std::net::TcpListener, KernelError> {
+    pub(super) fn join(&self, join: &Join) -> Result<Vec<std::net::TcpListener>, KernelError> {
+        if let Some(host) = on_host(join.cookie) {
+            return self.hosts.join(host, join);
+        }
         let opened = Netns::open(&join.netns).map_err(|e| step(join, "its namespace")(e.into()))?;
         let opened = Arc::new(opened);
         let fd = opened.as_fd();
@@ -175,7 +188,7 @@ impl Shared {
         let netns = opened;
         let standing = Standing { guard, netns, stock, injector, landing, device };
         lock(&self.pods).insert(join.cookie, standing);
-        Ok(listener)
+        Ok(vec![listener])
     }
 
     /// Listeners that are older than the hooks or the pod's entry. The relay's own is not the pod's.
@@ -197,6 +210,10 @@ impl Shared {
     }
 
     pub(super) fn leave(&self, join: &Join) -> Result<(), KernelError> {
+        if let Some(host) = on_host(join.cookie) {
+            self.hosts.leave(host);
+            return Ok(());
+        }
         let Some(standing) = lock(&self.pods).remove(&join.cookie) else { return Ok(()) };
         let removed = take_away(&join.pod, standing.netns.as_fd());
         if let Err(e) = removed {
@@ -223,12 +240,18 @@ impl Shared {
                 lock(&self.ways).remove(&(*d, *vip));
             }
             Op::PutPod(cookie, pod) => {
+                if let Some(host) = on_host(*cookie) {
+                    return self.hosts.put(dp, host, pod);
+                }
                 let (netns, landing, device) = self.place(*cookie)?;
                 dp.set_pod(NetnsCookie(*cookie), &entry(pod)?.on_device(device))?;
                 // Sockets that began to listen between joining and this moment.
                 self.seed(*cookie, &netns, pod, landing)?;
             }
-            Op::DeletePod(cookie) => dp.remove_pod(NetnsCookie(*cookie))?,
+            Op::DeletePod(cookie) => match on_host(*cookie) {
+                Some(host) => dp.remove_host_pod(self.hosts.machine, host)?,
+                None => dp.remove_pod(NetnsCookie(*cookie))?,
+            },
             Op::PutPorts(d, allowed) => {
                 let ranges: Vec<_> = allowed.iter().map(|r| r.first..=r.last).collect();
                 dp.set_ports(domain(d), &ranges)?;
@@ -247,6 +270,12 @@ impl Shared {
             domains.insert(pod.domain());
             if !keep.pods.contains_key(&cookie.0) {
                 dp.remove_pod(cookie)?;
+            }
+        }
+        for (cgroup, pod) in dp.host_pods()? {
+            domains.insert(pod.domain());
+            if !keep.pods.contains_key(&cgroup.key().0) {
+                dp.remove_host_pod(self.hosts.machine, cgroup)?;
             }
         }
         for domain in domains {
@@ -273,6 +302,9 @@ impl Shared {
     }
 
     pub(super) fn pod_checks(&self, join: &Join) -> Vec<ProbeHop> {
+        if let Some(host) = on_host(join.cookie) {
+            return self.hosts.checks(host, join);
+        }
         let Ok((netns, landing, _)) = self.place(join.cookie) else {
             return vec![hop("guard", false, "not attached")];
         };
