@@ -13,6 +13,7 @@ mod carrier;
 mod flow;
 mod identity;
 mod link;
+mod pace;
 mod pipe;
 mod queue;
 mod relay;
@@ -23,4 +24,5 @@ pub use api::{
     BoxFuture, CarrierStats, Counters, Deliver, DirectStats, DomainIdentity, FlowState, FlowStats,
     Lane, OpenRequest, PacketLoss, Path, Paths, Race, Reason, RelayConfig, RelayError, Told, Via,
 };
-pub use relay::Relay;
+pub use pace::LogPace;
+pub use relay::{Admitted, Relay};
