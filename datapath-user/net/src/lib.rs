@@ -18,6 +18,7 @@
 //! Nothing here spawns tasks or owns a runtime. Root is needed for all but `splice` and most of `sockets`.
 
 pub mod address_watch;
+pub mod bound;
 pub mod diag;
 pub mod echo;
 pub mod netlink;

@@ -1,6 +1,7 @@
 //! The machine itself: the BPF programs, the pods' namespaces, sockets inside them.
 
 mod changes;
+mod older;
 mod pins;
 mod seen;
 mod shared;
@@ -88,8 +89,7 @@ impl Machine {
         let datapath = pins::load(&cgroup, pins.as_ref())?;
         datapath.forget_mirror()?;
         let mount = pins.as_ref().and_then(|pins| pins.take_over(mount?));
-        let shared = Shared { datapath, pods: Mutex::default(), ways: Mutex::default() };
-        Ok(Self { shared: Arc::new(shared), probe, cgroup, pins, mount: Mutex::new(mount) })
+        Ok(Self { shared: Shared::new(datapath), probe, cgroup, pins, mount: Mutex::new(mount) })
     }
 
     /// Guards stay for pods that could not be taken down, or that a killed process left and this one has not taken over.
