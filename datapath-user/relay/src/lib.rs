@@ -11,6 +11,7 @@
 mod api;
 mod carrier;
 mod flow;
+mod histogram;
 mod identity;
 mod link;
 mod pace;
@@ -24,5 +25,6 @@ pub use api::{
     BoxFuture, CarrierStats, Counters, Deliver, DirectStats, DomainIdentity, FlowState, FlowStats,
     Lane, OpenRequest, PacketLoss, Path, Paths, Race, Reason, RelayConfig, RelayError, Told, Via,
 };
+pub use histogram::Times;
 pub use pace::LogPace;
 pub use relay::{Admitted, Relay};

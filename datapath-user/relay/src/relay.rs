@@ -19,10 +19,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     api::{
         CarrierStats, Counters, Deliver, DomainIdentity, FlowStats, Lane, OpenRequest, PacketLoss,
-        Path, Paths, Reason, RelayConfig, RelayError, Told,
+        Path, Paths, Reason, RelayConfig, RelayError, Told, Via,
     },
     carrier::lane_name,
     flow::{self, Flow, Landed},
+    histogram::Times,
     identity::Identity,
     pace::LogPace,
     shared::{Hold as _, LaneThread, Limits, Shared, Tally, add},
@@ -348,6 +349,19 @@ impl Relay {
         for link in self.shared.all_links() {
             link.moved(&self.shared);
         }
+    }
+
+    /// Round trips of carriers so far, by what they run over: each PING that was answered.
+    #[must_use]
+    pub fn round_trips(&self, via: Via) -> Times {
+        self.shared.tally.rtt(via).times()
+    }
+
+    /// How long it took from a connection's landing here to the word that the far end accepted it, which travels with the
+    /// target's first bytes or up to 5 ms later.
+    #[must_use]
+    pub fn accepted_after(&self) -> Times {
+        self.shared.tally.accepted_after.times()
     }
 
     #[must_use]

@@ -14,7 +14,8 @@ use control_api::ids::{DomainName, NodeRef};
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    api::{Counters, Deliver, FlowStats, Lane, Paths, Reason, RelayConfig, Told},
+    api::{Counters, Deliver, FlowStats, Lane, Paths, Reason, RelayConfig, Told, Via},
+    histogram::Histogram,
     identity::Identity,
     link::Link,
     pace::LogPace,
@@ -66,9 +67,19 @@ pub(crate) struct Tally {
     /// Of carriers that ended.
     pub(crate) retransmits: AtomicU64,
     pub(crate) packets_stale: AtomicU64,
+    pub(crate) hub_rtt: Histogram,
+    pub(crate) direct_rtt: Histogram,
+    pub(crate) accepted_after: Histogram,
 }
 
 impl Tally {
+    pub(crate) fn rtt(&self, via: Via) -> &Histogram {
+        match via {
+            Via::Hub => &self.hub_rtt,
+            Via::Direct => &self.direct_rtt,
+        }
+    }
+
     pub(crate) fn failed(&self, r: Reason) {
         if let Some(c) = self.failed.get(usize::from(r.code())) {
             c.fetch_add(1, Relaxed);
