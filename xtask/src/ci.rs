@@ -9,7 +9,7 @@ use test_kit::command::{on_path, output};
 use crate::{check, ebpf, setup, test};
 
 pub(crate) fn run() -> Result<()> {
-    timed("setup", || setup::ensure_all().map(drop))?;
+    timed("setup", || setup::ensure_tests().map(drop))?;
     timed("format", || cargo(&["fmt", "--all", "--check"]))?;
     timed("layers, sizes, drift", || check::run(None))?;
     timed("deny: bans, licences, sources", deny)?;

@@ -3,7 +3,10 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use test_kit::command::{cmd, on_path, output, stdout};
+use test_kit::{
+    command::{cmd, on_path, output, stdout},
+    go,
+};
 
 /// (program, Debian package) pairs; a package is missing when its program is.
 const PROGRAMS: [(&str, &str); 14] = [
@@ -30,9 +33,22 @@ const KUBECTL_MINOR: u32 = 25;
 const KUBECTL_VERSION: &str = "v1.34.1";
 
 pub(crate) fn run() -> Result<()> {
-    let done = ensure_all()?;
+    let done = ensure_tests()?;
     println!("{}", if done.is_empty() { "nothing was missing".to_owned() } else { done });
     Ok(())
+}
+
+/// As [`ensure_all`], and what only tests need.
+pub(crate) fn ensure_tests() -> Result<String> {
+    let mut done = Vec::new();
+    if !on_path("go") {
+        install(&["golang-go"])?;
+        done.push("installed golang-go".to_owned());
+    }
+    go::require()?;
+    done.push(ensure_all()?);
+    done.retain(|line| !line.is_empty());
+    Ok(done.join("\n"))
 }
 
 /// Installs what is missing; says what it did.
@@ -40,7 +56,8 @@ pub(crate) fn ensure_all() -> Result<String> {
     let mut missing: Vec<&str> =
         PROGRAMS.iter().filter(|(p, _)| !on_path(p)).map(|(_, d)| *d).collect();
     let kubectl = kubectl_minor();
-    if kubectl.is_none() && !on_path("go") {
+    let builds = go::require().is_ok();
+    if kubectl.is_none() && !builds {
         missing.push("kubernetes-client");
     }
     missing.dedup();
@@ -48,7 +65,7 @@ pub(crate) fn ensure_all() -> Result<String> {
         install(&missing)?;
     }
     let mut done: Vec<String> = missing.iter().map(|m| format!("installed {m}")).collect();
-    if kubectl.is_none_or(|m| m < KUBECTL_MINOR) && on_path("go") {
+    if kubectl.is_none_or(|m| m < KUBECTL_MINOR) && builds {
         done.push(build_kubectl()?);
     }
     Ok(done.join("\n"))

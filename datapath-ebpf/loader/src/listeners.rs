@@ -2,7 +2,7 @@
 //! older than the hooks.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     time::Duration,
 };
@@ -63,8 +63,9 @@ impl Datapath {
         any(&self.tables().udp_vip, netns, SocketAddr::new(ANY, port))
     }
 
-    /// Makes `at` all listeners of the namespace that the hooks do not know, because they are older than the hooks or the
-    /// pod. Call it again when one of them may have ended. How many there are.
+    /// `at` are all listeners of the namespace, an address as often as it has sockets: makes those that the hooks do not know
+    /// known, because they are older than the hooks or the pod. Call it again when one of them may have ended. At how many
+    /// addresses there are some.
     ///
     /// # Errors
     /// The map is full or the kernel refuses.
@@ -138,20 +139,23 @@ fn seed(
     netns: NetnsCookie,
     at: impl IntoIterator<Item = SocketAddr>,
 ) -> Result<usize, MapError> {
-    let mut wanted = BTreeSet::new();
+    let mut wanted: BTreeMap<abi::Listener, u64> = BTreeMap::new();
     for at in at {
-        if table.get(&key(netns, at, abi::ORIGIN_HOOK))?.is_none_or(|n| n == 0) {
-            wanted.insert(key(netns, at, abi::ORIGIN_USER));
-        }
+        *wanted.entry(key(netns, at, abi::ORIGIN_USER)).or_default() += 1;
     }
+    for (user, sockets) in &mut wanted {
+        let hooked = abi::Listener { origin: abi::ORIGIN_HOOK, ..*user };
+        *sockets = sockets.saturating_sub(table.get(&hooked)?.unwrap_or(0));
+    }
+    wanted.retain(|_, sockets| *sockets > 0);
     let seeded = |k: &abi::Listener| k.netns == netns.0 && k.origin == abi::ORIGIN_USER;
     for (old, _) in table.entries()?.into_iter().filter(|(k, _)| seeded(k)) {
-        if !wanted.contains(&old) {
+        if !wanted.contains_key(&old) {
             table.delete(&old)?;
         }
     }
-    for new in &wanted {
-        table.set(*new, 1)?;
+    for (new, sockets) in &wanted {
+        table.set(*new, *sockets)?;
     }
     Ok(wanted.len())
 }

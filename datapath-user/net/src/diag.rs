@@ -13,10 +13,10 @@ const NLMSG_DONE: u16 = 3;
 /// NLM_F_REQUEST and NLM_F_DUMP.
 const DUMP: u16 = 0x301;
 const INET_DIAG_INFO: u16 = 2;
-const HEADER: usize = 16;
+pub(crate) const HEADER: usize = 16;
 /// `struct inet_diag_msg`.
-const MESSAGE: usize = 72;
-const COOKIE: usize = 44;
+pub(crate) const MESSAGE: usize = 72;
+pub(crate) const COOKIE: usize = 44;
 /// All states but LISTEN, and those without a socket of their own: TIME_WAIT, NEW_SYN_RECV, CLOSE.
 const STATES: u32 = 0xfff & !(1 << 10 | 1 << 6 | 1 << 7);
 /// In `struct tcp_info`, which only grows at its end.
@@ -49,46 +49,77 @@ pub fn connections(netns: BorrowedFd<'_>) -> io::Result<Vec<Connection>> {
     socket.connect(&SocketAddr::new(0, 0))?;
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
-        socket.send(&request(u8::try_from(family).map_err(io::Error::other)?), 0)?;
+        let ask = request(family, libc::IPPROTO_TCP, STATES, 1 << (INET_DIAG_INFO - 1))?;
+        socket.send(&ask, 0)?;
         while read(&socket.recv_from_full()?.0, &mut found)? {}
     }
     Ok(found)
 }
 
 /// `struct nlmsghdr` and `struct inet_diag_req_v2`.
-fn request(family: u8) -> Vec<u8> {
+pub(crate) fn request(
+    family: i32,
+    protocol: i32,
+    states: u32,
+    extensions: u8,
+) -> io::Result<Vec<u8>> {
+    let byte = |of: i32| u8::try_from(of).map_err(io::Error::other);
     const LENGTH: u32 = 16 + 56;
     let mut bytes = Vec::with_capacity(LENGTH as usize);
     bytes.extend(LENGTH.to_ne_bytes());
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(DUMP.to_ne_bytes());
     bytes.extend([0; 8]);
-    bytes.extend([family, 6, 1 << (INET_DIAG_INFO - 1), 0]);
-    bytes.extend(STATES.to_ne_bytes());
+    bytes.extend([byte(family)?, byte(protocol)?, extensions, 0]);
+    bytes.extend(states.to_ne_bytes());
     bytes.resize(LENGTH as usize, 0);
-    bytes
+    Ok(bytes)
 }
 
 /// One datagram of the answer; true: more follow.
-fn read(mut bytes: &[u8], found: &mut Vec<Connection>) -> io::Result<bool> {
-    while let Some(length) = word(bytes, 0) {
-        let length = usize::try_from(length).map_err(io::Error::other)?;
-        let Some(message) = bytes.get(..length).filter(|m| m.len() >= HEADER) else { break };
-        match half(message, 4) {
-            Some(NLMSG_DONE) => return Ok(false),
-            Some(NLMSG_ERROR) => {
-                let errno = word(message, HEADER).unwrap_or_default().cast_signed();
-                return Err(io::Error::from_raw_os_error(errno.saturating_neg()));
-            }
-            _ => found.extend(message.get(HEADER..).and_then(connection)),
+fn read(bytes: &[u8], found: &mut Vec<Connection>) -> io::Result<bool> {
+    for part in messages(bytes) {
+        match part {
+            Part::Message(message) => found.extend(connection(message)),
+            Part::Error(e) => return Err(e),
+            Part::Done => return Ok(false),
         }
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(true)
 }
 
+/// Of what the kernel says.
+#[derive(Debug)]
+pub(crate) enum Part<'a> {
+    /// Without its header.
+    Message(&'a [u8]),
+    Error(io::Error),
+    Done,
+}
+
+/// The whole messages of a datagram.
+pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Part<'_>> {
+    std::iter::from_fn(move || {
+        let length = usize::try_from(word(bytes, 0)?).ok()?;
+        let message = bytes.get(..length).filter(|m| m.len() >= HEADER)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(match half(message, 4) {
+            Some(NLMSG_DONE) => Part::Done,
+            Some(NLMSG_ERROR) => {
+                let errno = word(message, HEADER).unwrap_or_default().cast_signed();
+                Part::Error(io::Error::from_raw_os_error(errno.saturating_neg()))
+            }
+            _ => Part::Message(message.get(HEADER..).unwrap_or_default()),
+        })
+    })
+}
+
+pub(crate) fn cookie(message: &[u8]) -> Option<u64> {
+    Some(u64::from(word(message, COOKIE + 4)?) << 32 | u64::from(word(message, COOKIE)?))
+}
+
 fn connection(message: &[u8]) -> Option<Connection> {
-    let cookie = u64::from(word(message, COOKIE + 4)?) << 32 | u64::from(word(message, COOKIE)?);
+    let cookie = cookie(message)?;
     let mut rest = message.get(MESSAGE..)?;
     loop {
         let length = usize::from(half(rest, 0)?);
@@ -107,7 +138,7 @@ fn connection(message: &[u8]) -> Option<Connection> {
     }
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 

@@ -15,10 +15,12 @@
 //! * [`packet`]: IP packets in and out of a namespace.
 //! * [`path`]: congestion control and buffers that suit the path of a connection.
 //! * [`procfs`]: who listens in a namespace.
+//! * [`bound`]: the same with what identifies each socket, and when they end.
 //!
 //! Nothing here spawns tasks or owns a runtime. Root is needed for all but `splice` and most of `sockets`.
 
 pub mod address_watch;
+pub mod bound;
 pub mod cgroup;
 pub mod diag;
 pub mod echo;

@@ -51,6 +51,16 @@ impl Open for Nothing {
     }
     fn packet(&self, _: &LocalPod, _: &[u8]) {}
     fn closed(&self, _: &LocalPod) {}
+
+    fn refuse(
+        &self,
+        _: &LocalPod,
+        _: SocketAddr,
+        _: SocketAddr,
+        _: TcpStream,
+        _: datapath_relay::Reason,
+    ) {
+    }
 }
 
 struct Node {

@@ -4,6 +4,7 @@
 use std::{
     fs, io,
     net::{IpAddr, SocketAddr},
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -69,6 +70,13 @@ pub struct Settings {
     /// thread sleeps; 0 saves energy and adds a wake-up to every message [default: 200]
     #[arg(long, value_name = "US")]
     pub halt_poll_us: Option<u32>,
+    /// The most TCP flows at a time, beyond which they are refused; the limit of open files may be lower. One pod and one
+    /// peer get three quarters [default: 200000]
+    #[arg(long, value_name = "N")]
+    pub max_flows: Option<NonZeroUsize>,
+    /// The most TCP flows of one pod, of which one peer gets three quarters [default: 98304]
+    #[arg(long, value_name = "N")]
+    pub max_flows_per_pod: Option<NonZeroUsize>,
     /// Take direct carriers from other nodes on this TCP port, for example 7400; 0: on none [default: 0]
     #[arg(long, value_name = "PORT")]
     pub direct_port: Option<u16>,
@@ -134,6 +142,9 @@ pub struct Config {
     pub pins: Option<PathBuf>,
     pub hub_relay: String,
     pub halt_poll: Duration,
+    /// [`datapath_relay::RelayConfig`] has the defaults.
+    pub max_flows: Option<usize>,
+    pub max_flows_per_pod: Option<usize>,
     pub direct: Setting,
     pub metrics_address: Option<SocketAddr>,
 }
@@ -168,6 +179,8 @@ impl Args {
             pins: s.pins,
             metrics_address: s.metrics_address,
             halt_poll: Duration::from_micros(s.halt_poll_us.unwrap_or(HALT_POLL_US).into()),
+            max_flows: s.max_flows.map(NonZeroUsize::get),
+            max_flows_per_pod: s.max_flows_per_pod.map(NonZeroUsize::get),
             hub_relay,
             direct: direct_setting(s.direct_port, &s.direct_address)?,
             server,
@@ -187,6 +200,8 @@ impl Settings {
             pins: self.pins.or(file.pins),
             hub_relay: self.hub_relay.or(file.hub_relay),
             halt_poll_us: self.halt_poll_us.or(file.halt_poll_us),
+            max_flows: self.max_flows.or(file.max_flows),
+            max_flows_per_pod: self.max_flows_per_pod.or(file.max_flows_per_pod),
             direct_port: self.direct_port.or(file.direct_port),
             direct_address: if self.direct_address.is_empty() {
                 file.direct_address

@@ -7,7 +7,7 @@ use std::{
 };
 
 use control_api::ids::{DomainName, NodeRef};
-use datapath_relay::{BoxFuture, Deliver, Reason, Told};
+use datapath_relay::{BoxFuture, Deliver, LogPace, Reason, Told};
 
 use crate::{
     events::{self, Feed},
@@ -27,6 +27,7 @@ pub struct Delivery {
     refusals: Arc<Mutex<Refusals>>,
     packets: Arc<Packets>,
     feed: Arc<Feed>,
+    said: LogPace,
 }
 
 impl std::fmt::Debug for Delivery {
@@ -44,7 +45,7 @@ impl Delivery {
         packets: Arc<Packets>,
         feed: Arc<Feed>,
     ) -> Self {
-        Self { keeper, kernel, refusals, packets, feed }
+        Self { keeper, kernel, refusals, packets, feed, said: LogPace::default() }
     }
 
     async fn connect(
@@ -105,7 +106,9 @@ impl Deliver for Delivery {
                 Err(reason) => Err(reason),
             };
             if let Err(reason) = result {
-                tracing::info!(%domain, %peer, %src, %dst, %reason, "flow from a peer refused");
+                if let Some(unsaid) = self.said.may_say() {
+                    tracing::info!(%domain, %peer, %src, %dst, %reason, unsaid, "flow from a peer refused");
+                }
                 Refusals::count(&self.refusals, reason);
             }
             result

@@ -1,8 +1,10 @@
 //! The accept loop of one pod: every connection that the guard landed, with its own address as the
 //! pod's and its local address as the peer the pod wanted.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{fs::File, io, net::SocketAddr, sync::Arc, time::Duration};
 
+use datapath_relay::Reason;
+use rustix::io::Errno;
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime::Handle,
@@ -22,6 +24,16 @@ pub trait Open: Send + Sync + 'static {
     /// stream ([`reset`]).
     fn open(&self, pod: &Arc<LocalPod>, from: SocketAddr, to: SocketAddr, stream: TcpStream);
 
+    /// Resets a landed connection, and counts and tells why. Must not block.
+    fn refuse(
+        &self,
+        pod: &LocalPod,
+        from: SocketAddr,
+        to: SocketAddr,
+        stream: TcpStream,
+        reason: Reason,
+    );
+
     /// The pod sent a packet that is no stream. Must not block.
     fn packet(&self, pod: &LocalPod, packet: &[u8]);
 
@@ -29,7 +41,7 @@ pub trait Open: Send + Sync + 'static {
     fn closed(&self, pod: &LocalPod);
 }
 
-/// How long to wait when the process is out of descriptors; the backlog holds the callers.
+/// How long to wait when the machine is out of something; the backlog holds the callers.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts until dropped; polled on [`Open::runtime`], whichever the listener was made on. No error
@@ -47,8 +59,18 @@ pub async fn run(
             return;
         }
     };
+    let mut spare = Spare::default();
     loop {
-        let (stream, from) = match listener.accept().await {
+        spare.keep();
+        let mut exhausted = false;
+        let accepted = match listener.accept().await {
+            Err(e) if is_exhausted(&e) && spare.give() => {
+                exhausted = true;
+                listener.accept().await
+            }
+            other => other,
+        };
+        let (stream, from) = match accepted {
             Ok(accepted) => accepted,
             Err(e) if is_about_one_connection(&e) => continue,
             Err(e) => {
@@ -58,6 +80,9 @@ pub async fn run(
             }
         };
         match stream.local_addr() {
+            Ok(to) if exhausted => {
+                open.refuse(&pod, canonical(from), canonical(to), stream, Reason::Limit);
+            }
             Ok(to) => {
                 let (from, to) = ends(&pod, kernel.as_ref(), canonical(from), canonical(to));
                 open.open(&pod, from, to, stream);
@@ -97,6 +122,27 @@ fn is_about_one_connection(e: &io::Error) -> bool {
             | io::ErrorKind::ConnectionRefused
             | io::ErrorKind::Interrupted
     )
+}
+
+/// Neither this process nor the machine has a descriptor left.
+fn is_exhausted(e: &io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE].iter().any(|errno| e.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// A descriptor to accept with when there is no other: a caller who is told no may go elsewhere, one in the backlog waits.
+#[derive(Default)]
+struct Spare(Option<File>);
+
+impl Spare {
+    fn keep(&mut self) {
+        if self.0.is_none() {
+            self.0 = File::open("/dev/null").ok();
+        }
+    }
+
+    fn give(&mut self) -> bool {
+        self.0.take().is_some()
+    }
 }
 
 fn canonical(addr: SocketAddr) -> SocketAddr {

@@ -19,6 +19,7 @@ pub mod carriers;
 pub mod certificates;
 pub mod config;
 pub mod deliver;
+mod descriptors;
 pub mod direct;
 pub mod events;
 pub mod hosts;

@@ -27,6 +27,9 @@ use crate::{events::Feed, landing::reset};
 /// Distinguishes these ids from the relay's.
 const ID_BASE: u64 = 1 << 62;
 
+/// Descriptors of one: two sockets, and a pipe for each direction.
+pub const DESCRIPTORS: usize = 6;
+
 /// Living local flows and the tasks that carry them.
 #[derive(Clone, Debug, Default)]
 pub struct LocalFlows {
@@ -51,9 +54,15 @@ impl LocalFlows {
         Self { feed, ..Self::default() }
     }
 
-    /// Carries one flow: `connect` makes the other end. Must be called inside the node's runtime.
-    pub fn spawn<F, C>(&self, request: OpenRequest, stream: TcpStream, connect: C)
-    where
+    /// Carries one flow: `connect` makes the other end, `place` is held as long as it lives. Must be called inside the node's
+    /// runtime.
+    pub fn spawn<F, C>(
+        &self,
+        request: OpenRequest,
+        stream: TcpStream,
+        place: impl Send + 'static,
+        connect: C,
+    ) where
         C: FnOnce(OpenRequest) -> F + Send + 'static,
         F: Future<Output = Result<std::net::TcpStream, Reason>> + Send,
     {
@@ -86,6 +95,7 @@ impl LocalFlows {
                 }
             }
             lock(&flows).remove(&id);
+            drop(place);
         });
     }
 
@@ -199,7 +209,7 @@ mod tests {
         let flows = LocalFlows::default();
         let ((mut client, landed), (delivered, mut server)) = (pair().await, pair().await);
         let other = delivered.into_std().unwrap();
-        flows.spawn(request(), landed, |_| async move { Ok(other) });
+        flows.spawn(request(), landed, (), |_| async move { Ok(other) });
         client.write_all(b"question").await.unwrap();
         client.shutdown().await.unwrap();
         let mut got = String::new();
@@ -221,7 +231,7 @@ mod tests {
         let flows = LocalFlows::default();
         let ((mut client, landed), (delivered, server)) = (pair().await, pair().await);
         let other = delivered.into_std().unwrap();
-        flows.spawn(request(), landed, |_| async move { Ok(other) });
+        flows.spawn(request(), landed, (), |_| async move { Ok(other) });
         reset(server);
         let e = client.read_u8().await.unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::ConnectionReset);
@@ -231,7 +241,7 @@ mod tests {
     async fn a_refused_flow_is_reset() {
         let flows = LocalFlows::default();
         let (mut client, landed) = pair().await;
-        flows.spawn(request(), landed, |_| async { Err(Reason::Refused) });
+        flows.spawn(request(), landed, (), |_| async { Err(Reason::Refused) });
         let e = client.read_u8().await.unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::ConnectionReset);
     }

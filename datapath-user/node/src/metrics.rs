@@ -1,6 +1,8 @@
 //! Prometheus metrics and health, on an address of the operator's choice. No label names a flow or
 //! a pod: what grows with traffic is in `rlark flows`.
 
+mod times;
+
 use std::{
     collections::BTreeSet,
     sync::{Arc, atomic::AtomicU64},
@@ -17,6 +19,7 @@ use prometheus_client::{
 
 use datapath_relay::Via;
 
+use self::times::Histograms;
 use crate::observe::Observer;
 
 type Labels = Vec<(&'static str, String)>;
@@ -171,6 +174,13 @@ fn relay(of: &Observer, registry: &mut Registry) {
         round_trips(&rtt, &labels, alike.filter_map(|c| c.rtt));
     }
     registry.register("carrier_rtt_seconds", "Round trips of standing carriers", rtt);
+    let by_path = [Via::Hub, Via::Direct]
+        .map(|via| (vec![("path", via.as_str())], of.relay.round_trips(via)));
+    let help = "Round trips of carriers, one for each answered PING";
+    registry.register("carrier_round_trip_seconds", help, Histograms(by_path.into()));
+    let times = Histograms(vec![(vec![], of.relay.accepted_after())]);
+    let help = "From the landing of a relayed connection to the word that the far end accepted it";
+    registry.register("flow_accepted_seconds", help, times);
 }
 
 fn amount(n: usize) -> i64 {

@@ -15,7 +15,7 @@ use control_identity::{
     machine::{EnrolError, Identity, MachineConfig},
     session::{self, Moved, SessionState},
 };
-use datapath_relay::{Deliver, Paths, Relay, RelayConfig, RelayError};
+use datapath_relay::{Deliver, LogPace, Paths, Relay, RelayConfig, RelayError};
 use tokio::{
     net::{TcpListener, UnixListener},
     runtime::Handle,
@@ -30,6 +30,7 @@ use crate::{
     certificates::Certificates,
     config::Config,
     deliver::Delivery,
+    descriptors,
     direct::{
         Direct,
         addresses::{Announcer, Own},
@@ -151,6 +152,7 @@ impl Core {
             refusals: Arc::clone(&refusals),
             feed: Arc::clone(&feed),
             runtime: Handle::current(),
+            said: LogPace::default(),
         });
         let task = Task::load(inbox, data_dir, Arc::clone(&kernel), opener)?;
         let observer = Arc::new(Observer {
@@ -193,9 +195,19 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), NodeErro
     let paths = HubPaths::new(client.clone(), relay_address, Handle::current(), owned);
     let mut relay_config = RelayConfig::new(identity.machine().clone());
     relay_config.halt_poll = config.halt_poll;
+    limit(&mut relay_config, &config);
     let core = Core::build(relay_config, &data_dir, Arc::new(machine), Arc::new(paths), session)?;
     let parts = start(&config, core, socket, (identity, client, state, own), &stop).await?;
     supervise(parts, stop).await
+}
+
+/// As configured, and no more than descriptors suffice for.
+fn limit(relay: &mut RelayConfig, config: &Config) {
+    relay.flows_total = config.max_flows.unwrap_or(relay.flows_total);
+    relay.flows_per_pod = config.max_flows_per_pod.unwrap_or(relay.flows_per_pod);
+    relay.descriptors = descriptors::for_flows(relay.flows_total);
+    let (flows, per_pod) = (relay.flows_total.min(relay.descriptors), relay.flows_per_pod);
+    tracing::info!(flows, per_pod, "the most flows at a time");
 }
 
 /// Removes the socket's file at the end, so that runtimes see at once that nobody is there.

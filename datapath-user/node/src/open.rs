@@ -10,7 +10,7 @@ use control_api::{
     ids::NodeRef,
     session::{Member, Protocol},
 };
-use datapath_relay::{Deliver as _, OpenRequest, Reason, Relay};
+use datapath_relay::{Admitted, Deliver as _, LogPace, OpenRequest, Reason, Relay};
 use tokio::{net::TcpStream, runtime::Handle};
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     events::{Feed, Refusal},
     keeper::{Keeper, LocalPod, View},
     landing::{Open, reset},
-    local::LocalFlows,
+    local::{self, LocalFlows},
     packets::Packets,
     plan::desired::Face,
     refusals::Refusals,
@@ -35,6 +35,7 @@ pub struct Opener {
     pub feed: Arc<Feed>,
     /// The node's own: flows within the node must not hold up the relay's thread.
     pub runtime: Handle,
+    pub said: LogPace,
 }
 
 impl std::fmt::Debug for Opener {
@@ -117,7 +118,7 @@ impl Opener {
     }
 
     /// The bytes leave no machine, or came in directly, so they are joined without a carrier.
-    fn join(&self, request: OpenRequest, stream: TcpStream) {
+    fn join(&self, request: OpenRequest, stream: TcpStream, place: Admitted) {
         let _entered = self.runtime.enter();
         let stream = match stream.into_std().and_then(TcpStream::from_std) {
             Ok(stream) => stream,
@@ -125,7 +126,7 @@ impl Opener {
         };
         let delivery = Arc::clone(&self.delivery);
         let peer = request.peer.clone();
-        self.local.spawn(request, stream, move |request| async move {
+        self.local.spawn(request, stream, place, move |request| async move {
             delivery.deliver(&request.domain, &peer, request.src, request.dst).await
         });
     }
@@ -144,23 +145,40 @@ impl Open for Opener {
             if arrives { arrival(&view, pod, from, to) } else { target(&view, pod, from, to) };
         match request {
             // Encryption within the site is demanded, or a pod has no real address.
-            Ok(request) if arrives || self.is_here(&request.peer) => self.join(request, stream),
-            Ok(request) => self.relay.open_here(request, stream),
-            Err(reason) => {
-                let uid = &pod.attached.uid;
-                tracing::info!(pod = uid, %from, %to, %reason, "landed connection refused");
-                Refusals::count(&self.refusals, reason);
-                let refusal = Refusal {
-                    domain: &pod.attached.domain,
-                    protocol: Protocol::Tcp,
-                    from,
-                    to,
-                    reason: reason.as_str(),
-                };
-                self.feed.tell(|| refusal.event(&view));
-                reset(stream);
+            Ok(request) if arrives || self.is_here(&request.peer) => {
+                let vip = if arrives { request.dst.ip() } else { request.src.ip() };
+                match self.relay.admit(&request.domain, vip, local::DESCRIPTORS) {
+                    Some(place) => self.join(request, stream, place),
+                    None => self.refuse(pod, from, to, stream, Reason::Limit),
+                }
             }
+            Ok(request) => self.relay.open_here(request, stream),
+            Err(reason) => self.refuse(pod, from, to, stream, reason),
         }
+    }
+
+    fn refuse(
+        &self,
+        pod: &LocalPod,
+        from: SocketAddr,
+        to: SocketAddr,
+        stream: TcpStream,
+        reason: Reason,
+    ) {
+        if let Some(unsaid) = self.said.may_say() {
+            let uid = &pod.attached.uid;
+            tracing::info!(pod = uid, %from, %to, %reason, unsaid, "landed connection refused");
+        }
+        Refusals::count(&self.refusals, reason);
+        let refusal = Refusal {
+            domain: &pod.attached.domain,
+            protocol: Protocol::Tcp,
+            from,
+            to,
+            reason: reason.as_str(),
+        };
+        self.feed.tell(|| refusal.event(&self.keeper.view()));
+        reset(stream);
     }
 
     fn packet(&self, pod: &LocalPod, packet: &[u8]) {

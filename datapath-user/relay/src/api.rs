@@ -177,9 +177,12 @@ pub struct RelayConfig {
     /// How long the interactive lane waits awake for the next message before it sleeps (the bulk lane a
     /// quarter of it); 0: not at all.
     pub halt_poll: Duration,
-    /// Flows with the same local pod address, either direction, per Domain.
+    /// Flows with the same local pod address, either direction, per Domain. Of this and of the next two one pod and one
+    /// peer get three quarters each, so that no one uses up what the others need.
     pub flows_per_pod: usize,
     pub flows_total: usize,
+    /// File descriptors that all flows may have together; what else is admitted by [`crate::Relay::admit`] counts too.
+    pub descriptors: usize,
     /// A flow's receive window at first, and at most (bytes).
     pub window: u64,
     pub window_max: u64,
@@ -225,8 +228,9 @@ impl RelayConfig {
         Self {
             node,
             halt_poll: Duration::from_micros(HALT_POLL_US.into()),
-            flows_per_pod: 65_536,
+            flows_per_pod: 98_304,
             flows_total: 200_000,
+            descriptors: usize::MAX,
             window: 256 << 10,
             window_max: 16 << 20,
             window_total: 256 << 20,

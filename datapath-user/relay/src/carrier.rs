@@ -198,9 +198,9 @@ impl Carrier {
         self.tcp.local_addr().ok().map(|a| a.ip())
     }
 
-    /// PONG: the token is the time of the PING. A token from the future is the peer's invention.
-    pub(crate) fn pong(&self, token: u64) {
-        let Some(sample) = self.now().checked_sub(token) else { return };
+    /// PONG: the token is the time of the PING, and this the round trip. A token from the future is the peer's invention.
+    pub(crate) fn pong(&self, token: u64) -> Option<Duration> {
+        let sample = self.now().checked_sub(token)?;
         self.look();
         let sample = sample.max(1);
         let old = self.rtt.load(Relaxed);
@@ -216,6 +216,7 @@ impl Carrier {
             self.far.store(0, Relaxed);
             self.rtt_min.store(self.rtt.load(Relaxed), Relaxed);
         }
+        Some(Duration::from_micros(sample))
     }
 
     /// Asks the kernel how many segments it sent again.

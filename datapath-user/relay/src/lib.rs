@@ -11,8 +11,10 @@
 mod api;
 mod carrier;
 mod flow;
+mod histogram;
 mod identity;
 mod link;
+mod pace;
 mod pipe;
 mod queue;
 mod relay;
@@ -23,4 +25,6 @@ pub use api::{
     BoxFuture, CarrierStats, Counters, Deliver, DirectStats, DomainIdentity, FlowState, FlowStats,
     Lane, OpenRequest, PacketLoss, Path, Paths, Race, Reason, RelayConfig, RelayError, Told, Via,
 };
-pub use relay::Relay;
+pub use histogram::Times;
+pub use pace::LogPace;
+pub use relay::{Admitted, Relay};

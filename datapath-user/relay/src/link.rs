@@ -1,6 +1,7 @@
 //! A link: all flows with one peer in one Domain, and the carriers they may use. Flows outlive
 //! carriers; the link attaches them to another.
 
+mod arrivals;
 mod direct;
 mod frames;
 mod packets;
@@ -58,6 +59,7 @@ struct State {
     peer_epoch: Option<u64>,
     ended: Ended,
     resets: resets::Owed,
+    arrivals: arrivals::Arrivals,
     /// Packets that wait for a carrier.
     packets: VecDeque<(Instant, Bytes)>,
     direct: direct::Direct,

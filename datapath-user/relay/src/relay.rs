@@ -19,11 +19,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     api::{
         CarrierStats, Counters, Deliver, DomainIdentity, FlowStats, Lane, OpenRequest, PacketLoss,
-        Path, Paths, Reason, RelayConfig, RelayError, Told,
+        Path, Paths, Reason, RelayConfig, RelayError, Told, Via,
     },
     carrier::lane_name,
     flow::{self, Flow, Landed},
+    histogram::Times,
     identity::Identity,
+    pace::LogPace,
     shared::{Hold as _, LaneThread, Limits, Shared, Tally, add},
     ssh,
 };
@@ -50,6 +52,26 @@ struct Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.stop.cancel();
+    }
+}
+
+/// A place within the limits, given back when dropped.
+pub struct Admitted {
+    shared: Arc<Shared>,
+    domain: DomainName,
+    vip: IpAddr,
+    descriptors: usize,
+}
+
+impl std::fmt::Debug for Admitted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Admitted").field("vip", &self.vip).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.shared.limits.dismiss(&self.domain, self.vip, self.descriptors);
     }
 }
 
@@ -93,6 +115,7 @@ impl Relay {
             tally: Tally::default(),
             history: Mutex::default(),
             limits: Limits::default(),
+            refusals_said: LogPace::default(),
             epoch: rand::random(),
             next_flow: AtomicU64::new(1),
             next_wire: AtomicU32::new(1),
@@ -144,8 +167,20 @@ impl Relay {
             .spawn(async move { flow::open(&s, &link, flow, conn).await });
     }
 
+    /// Counts a flow of the local pod `vip` that the owner carries itself, with so many descriptors (at least one), against the
+    /// same limits; `None` when one is reached.
+    #[must_use]
+    pub fn admit(&self, domain: &DomainName, vip: IpAddr, descriptors: usize) -> Option<Admitted> {
+        let (shared, descriptors) = (Arc::clone(&self.shared), descriptors.max(1));
+        let admitted = shared.limits.admit(&shared.config, domain, vip, descriptors);
+        admitted.then(|| Admitted { shared, domain: domain.clone(), vip, descriptors })
+    }
+
     fn refuse(&self, r: &OpenRequest, conn: &Landed, reason: Reason) {
-        tracing::warn!(src = %r.src, dst = %r.dst, peer = %r.peer, %reason, "flow is refused here");
+        if let Some(unsaid) = self.shared.refusals_said.may_say() {
+            let (src, dst, peer) = (r.src, r.dst, &r.peer);
+            tracing::warn!(%src, %dst, %peer, %reason, unsaid, "flow is refused here");
+        }
         self.shared.tally.failed(reason);
         let told = || Told::Refused { domain: r.domain.clone(), src: r.src, dst: r.dst, reason };
         self.shared.tell(told);
@@ -314,6 +349,19 @@ impl Relay {
         for link in self.shared.all_links() {
             link.moved(&self.shared);
         }
+    }
+
+    /// Round trips of carriers so far, by what they run over: each PING that was answered.
+    #[must_use]
+    pub fn round_trips(&self, via: Via) -> Times {
+        self.shared.tally.rtt(via).times()
+    }
+
+    /// How long it took from a connection's landing here to the word that the far end accepted it, which travels with the
+    /// target's first bytes or up to 5 ms later.
+    #[must_use]
+    pub fn accepted_after(&self) -> Times {
+        self.shared.tally.accepted_after.times()
     }
 
     #[must_use]

@@ -14,9 +14,11 @@ use control_api::ids::{DomainName, NodeRef};
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    api::{Counters, Deliver, FlowStats, Lane, Paths, Reason, RelayConfig, Told},
+    api::{Counters, Deliver, FlowStats, Lane, Paths, Reason, RelayConfig, Told, Via},
+    histogram::Histogram,
     identity::Identity,
     link::Link,
+    pace::LogPace,
 };
 
 /// A mutex that a panicked holder does not spoil: every critical section here leaves whole state.
@@ -65,9 +67,19 @@ pub(crate) struct Tally {
     /// Of carriers that ended.
     pub(crate) retransmits: AtomicU64,
     pub(crate) packets_stale: AtomicU64,
+    pub(crate) hub_rtt: Histogram,
+    pub(crate) direct_rtt: Histogram,
+    pub(crate) accepted_after: Histogram,
 }
 
 impl Tally {
+    pub(crate) fn rtt(&self, via: Via) -> &Histogram {
+        match via {
+            Via::Hub => &self.hub_rtt,
+            Via::Direct => &self.direct_rtt,
+        }
+    }
+
     pub(crate) fn failed(&self, r: Reason) {
         if let Some(c) = self.failed.get(usize::from(r.code())) {
             c.fetch_add(1, Relaxed);
@@ -91,6 +103,7 @@ pub(crate) struct Shared {
     pub(crate) tally: Tally,
     pub(crate) history: Mutex<VecDeque<FlowStats>>,
     pub(crate) limits: Limits,
+    pub(crate) refusals_said: LogPace,
     /// Tells peers that this process is new.
     pub(crate) epoch: u64,
     pub(crate) next_flow: AtomicU64,
@@ -161,7 +174,7 @@ impl Shared {
                 .map(|c| c.retransmits())
                 .fold(get(&t.retransmits), u64::saturating_add),
             packets_stale: get(&t.packets_stale),
-            flows_now: self.limits.flows.hold().total as u64,
+            flows_now: self.limits.flows.hold().relayed as u64,
             carriers_now: self.all_links().iter().map(|l| l.carriers().len() as u64).sum(),
         }
     }
@@ -178,31 +191,65 @@ pub(crate) struct Limits {
 #[derive(Default)]
 struct FlowCounts {
     total: usize,
+    relayed: usize,
+    descriptors: usize,
     pods: HashMap<(DomainName, IpAddr), usize>,
+}
+
+/// Descriptors of a relayed flow; while it moves to another lane it has two.
+const RELAYED: usize = 1;
+
+/// What one pod, or one peer, may have of something.
+pub(crate) const fn share(of: usize) -> usize {
+    of - of / 4
 }
 
 /// Bytes that arrived and that applications do not take, over all flows.
 const MAX_WAITING: u64 = 1 << 30;
 
 impl Limits {
-    /// Counts a flow of the local pod `ip`; false when a limit is reached.
+    /// Counts a relayed flow of the local pod `ip`; false when a limit is reached.
     pub(crate) fn enter(&self, c: &RelayConfig, domain: &DomainName, ip: IpAddr) -> bool {
+        let admitted = self.admit(c, domain, ip, RELAYED);
+        self.flows.hold().relayed += usize::from(admitted);
+        admitted
+    }
+
+    pub(crate) fn leave(&self, domain: &DomainName, ip: IpAddr) {
+        self.dismiss(domain, ip, RELAYED);
         let mut f = self.flows.hold();
-        if f.total >= c.flows_total {
+        f.relayed = f.relayed.saturating_sub(1);
+    }
+
+    /// As [`Limits::enter`], for any flow.
+    pub(crate) fn admit(
+        &self,
+        c: &RelayConfig,
+        domain: &DomainName,
+        ip: IpAddr,
+        descriptors: usize,
+    ) -> bool {
+        let mut f = self.flows.hold();
+        let used = f.descriptors.saturating_add(descriptors);
+        if f.total >= c.flows_total || used > c.descriptors {
             return false;
         }
+        let most =
+            c.flows_per_pod.min(share(c.flows_total)).min(share(c.descriptors) / descriptors);
         let pod = f.pods.entry((domain.clone(), ip)).or_default();
-        if *pod >= c.flows_per_pod {
+        if *pod >= most {
             return false;
         }
         *pod += 1;
         f.total += 1;
+        f.descriptors = used;
         true
     }
 
-    pub(crate) fn leave(&self, domain: &DomainName, ip: IpAddr) {
+    pub(crate) fn dismiss(&self, domain: &DomainName, ip: IpAddr, descriptors: usize) {
         let mut f = self.flows.hold();
         f.total = f.total.saturating_sub(1);
+        f.descriptors = f.descriptors.saturating_sub(descriptors);
         let key = (domain.clone(), ip);
         if let Some(n) = f.pods.get_mut(&key) {
             *n -= 1;

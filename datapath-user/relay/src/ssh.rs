@@ -88,7 +88,11 @@ impl Hand {
         let result = self.decoder.feed(data, |frame| match frame {
             Frame::Hello(h) => greet(shared, link, carrier, proof, &h),
             Frame::Ping { token } => carrier.post(&Frame::Pong { token }),
-            Frame::Pong { token } => carrier.pong(token),
+            Frame::Pong { token } => {
+                if let Some(rtt) = carrier.pong(token) {
+                    shared.tally.rtt(carrier.via).add(rtt);
+                }
+            }
             Frame::Packet { bytes } => {
                 carrier.used();
                 shared.deliver.packet(&link.key.domain, &link.key.peer, bytes);

@@ -9,7 +9,8 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use test_kit::{
-    command::{cmd, on_path, output},
+    command::{cmd, output},
+    go,
     pod::RunningPod,
     product::Product,
     wait::eventually,
@@ -171,11 +172,9 @@ impl Drop for Probe {
     }
 }
 
-/// The Go probe, where there is a compiler; else an empty word.
+/// The Go probe. Without it a part of the checks would pass unseen.
 fn go_program(p: &Product) -> Result<String> {
-    if !on_path("go") {
-        return Ok(String::new());
-    }
+    go::require()?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("probe/go/main.go");
     let built = p.lab.dir().join("go-probe");
     let mut c: Command = cmd("go", ["build", "-o"]);

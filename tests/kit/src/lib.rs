@@ -8,6 +8,7 @@ pub mod cgroup;
 pub mod command;
 pub mod follow;
 pub mod forward;
+pub mod go;
 pub mod lab;
 pub mod net;
 pub mod pod;

@@ -2,6 +2,7 @@
 
 mod changes;
 mod host;
+mod older;
 mod pins;
 mod seen;
 mod shared;
@@ -95,8 +96,8 @@ impl Machine {
         datapath.forget_mirror()?;
         let hosts = Hosts::new(&cgroup).map_err(StartError::Machine)?;
         let mount = pins.as_ref().and_then(|pins| pins.take_over(mount?));
-        let shared = Shared { datapath, hosts, pods: Mutex::default(), ways: Mutex::default() };
-        Ok(Self { shared: Arc::new(shared), probe, cgroup, pins, mount: Mutex::new(mount) })
+        let shared = Shared::new(datapath, hosts);
+        Ok(Self { shared, probe, cgroup, pins, mount: Mutex::new(mount) })
     }
 
     /// Guards stay for pods that could not be taken down, or that a killed process left and this one has not taken over.

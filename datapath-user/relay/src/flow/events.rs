@@ -44,6 +44,7 @@ impl Flow {
             (after, core.home)
         };
         if after.opened {
+            shared.tally.accepted_after.add(self.born.elapsed());
             shared.tell(|| Told::Opened(self.stats(link)));
         }
         if after.owes_ack {

@@ -127,6 +127,10 @@ fn first_bytes(flow: &Flow, conn: &Landed) -> io::Result<bool> {
 
 /// Acceptor: has the owner connect to the target, then carries the flow.
 pub(crate) async fn accept(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Flow>) {
+    if flow.core.hold().wire.phase().is_ended() {
+        // Reset by the opener while it waited for its turn.
+        return finish(shared, link, flow);
+    }
     let deliver = shared.deliver.deliver(&link.key.domain, &link.key.peer, flow.src, flow.dst);
     let limited = tokio::time::timeout(shared.config.deliver_timeout, deliver);
     let result = tokio::select! {
@@ -227,6 +231,9 @@ fn finish(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Flow>) {
     let stats = flow.stats(link);
     let mut core = flow.core.hold();
     shared.limits.leave(&link.key.domain, local.ip());
+    if !stats.outgoing {
+        link.depart(local.ip());
+    }
     shared.limits.narrow(core.wire.rx.window().saturating_sub(first_window(shared)));
     shared.limits.done_waiting(core.queue.drain(..).map(|b| b.len() as u64).sum());
     let via = core.via.take();

@@ -9,7 +9,7 @@ use super::Link;
 use crate::{
     api::{Reason, Told},
     carrier::Carrier,
-    flow::{self, Flow},
+    flow::Flow,
     shared::{Hold as _, Shared},
 };
 
@@ -78,27 +78,31 @@ impl Link {
                 let domain = self.key.domain.clone();
                 Told::Refused { domain, src: open.src, dst: open.dst, reason }
             });
-            tracing::debug!(src = %open.src, dst = %open.dst, peer = %self.key.peer, %reason, "flow is refused");
+            if let Some(unsaid) = shared.refusals_said.may_say() {
+                let (src, dst, peer) = (open.src, open.dst, &self.key.peer);
+                tracing::info!(%src, %dst, %peer, %reason, unsaid, "flow from a peer is refused");
+            }
             c.post(&Frame::Reject { flow: id, reason });
         };
-        // One peer may use half of this node's flows at most.
-        if self.state.hold().flows.len() >= shared.config.flows_total / 2 {
+        let pod = open.dst.ip();
+        if !self.arrive(shared, pod) {
             return reject(Reason::Limit);
         }
-        if !shared.limits.enter(&shared.config, &self.key.domain, open.dst.ip()) {
+        if !shared.limits.enter(&shared.config, &self.key.domain, pod) {
+            self.depart(pod);
             return reject(Reason::Limit);
         }
         let flow = Arc::new(Flow::accepting(shared, id, open, c));
         if !self.insert(&flow) {
-            shared.limits.leave(&self.key.domain, open.dst.ip());
+            shared.limits.leave(&self.key.domain, pod);
+            self.depart(pod);
             return reject(Reason::PeerGone);
         }
         crate::shared::add(&shared.tally.accepted);
         if !first.is_empty() {
             flow.frame(shared, self, c, Frame::Data { flow: id, offset: 0, bytes: first });
         }
-        let (s, l) = (Arc::clone(shared), Arc::clone(self));
-        shared.lane(c.lane).spawn(async move { flow::accept(&s, &l, &flow).await });
+        self.begin(shared, c.lane, flow);
     }
 }
 

@@ -56,6 +56,7 @@ fn shared(me: &NodeRef) -> Arc<Shared> {
         tally: Tally::default(),
         history: Mutex::default(),
         limits: crate::shared::Limits::default(),
+        refusals_said: crate::pace::LogPace::default(),
         epoch: 1,
         next_flow: AtomicU64::new(1),
         next_wire: AtomicU32::new(1),

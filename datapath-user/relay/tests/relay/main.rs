@@ -12,6 +12,7 @@
 
 mod direct;
 mod faults;
+mod floods;
 mod flows;
 mod pair;
 mod trust;

@@ -71,6 +71,12 @@ pub(crate) struct Way {
 }
 
 impl Way {
+    /// From `me` to `peer`.
+    pub(crate) fn leads(&self, me: &str, peer: &Relay) {
+        self.me.set(node(me)).unwrap();
+        *self.peer.lock().unwrap() = Some(peer.clone());
+    }
+
     /// The carriers that stand lead nowhere from now on, and nothing tells.
     pub(crate) fn silence(&self) {
         std::mem::take(&mut *self.silent.lock().unwrap()).store(true, SeqCst);

@@ -32,7 +32,7 @@ class Here:
     peer_all = os.environ.get("PEER_ADDRESSES", "").split()
     own_all = os.environ.get("OWN_ADDRESSES", "").split()
     own_names = os.environ.get("OWN_NAMES", "").split()
-    go = os.environ.get("GO_PROGRAM", "")
+    go = os.environ["GO_PROGRAM"]  # of ../go, built
 
 
 _last = 9000

@@ -71,8 +71,7 @@ def web(vip):
 @background
 def go_server(_):
     """Go listens with multipath TCP by default."""
-    if Here.go:
-        subprocess.Popen([Here.go, "serve", str(GO_SERVER)])
+    subprocess.Popen([Here.go, "serve", str(GO_SERVER)])
 
 
 def at(number):
@@ -148,8 +147,6 @@ def shells_and_their_tools():
 @check
 def go_programs():
     """Their runtime has its own poller, resolver and, for listeners, multipath TCP."""
-    if not Here.go:
-        return "no Go compiler here"
     for server in (at(ECHO), f"{Here.peer_names[0]}:{GO_SERVER}"):
         said = says([Here.go, "ask", server, at(1), at(DATAGRAMS)]).decode()
         expect(said.strip().endswith("fine"), True)

@@ -29,7 +29,10 @@ async fn next((ready, mut events, shared): State) -> Option<(Changed, State)> {
         let udp = c.protocol == Protocol::Udp;
         Some(Changed::Socket(Socket { cookie: c.netns.0, udp, at: c.at }))
     };
-    let changed = ready.until(take).await.inspect_err(log).ok()?;
+    let changed = tokio::select! {
+        changed = ready.until(take) => changed.inspect_err(log).ok()?,
+        () = shared.older_ended.notified() => Changed::All,
+    };
     Some((changed, (ready, events, shared)))
 }
 

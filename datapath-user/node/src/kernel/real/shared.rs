@@ -5,7 +5,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     os::fd::{AsFd as _, BorrowedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -23,6 +23,8 @@ use datapath_net::{
     stock::Stock,
     vip::{VipInterface, enable_ipv6},
 };
+use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::host::Hosts;
 use crate::{
@@ -41,12 +43,32 @@ const REFUSAL_TTL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Shared {
+    pub(super) me: Weak<Self>,
     pub(super) datapath: Datapath,
     pub(super) hosts: Hosts,
     /// By namespace cookie.
     pub(super) pods: Mutex<BTreeMap<u64, Standing>>,
     /// What the maps hold, for the probe.
     pub(super) ways: Mutex<BTreeMap<(DomainId, IpAddr), Way>>,
+    /// By namespace cookie, for pods with sockets that the hooks do not know.
+    pub(super) older: Mutex<BTreeMap<u64, AbortOnDropHandle<()>>>,
+    pub(super) seeding: Mutex<()>,
+    pub(super) older_ended: Notify,
+}
+
+impl Shared {
+    pub(super) fn new(datapath: Datapath, hosts: Hosts) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            datapath,
+            hosts,
+            pods: Mutex::default(),
+            ways: Mutex::default(),
+            older: Mutex::default(),
+            seeding: Mutex::default(),
+            older_ended: Notify::new(),
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -191,30 +213,13 @@ impl Shared {
         Ok(vec![listener])
     }
 
-    /// Listeners that are older than the hooks or the pod's entry. The relay's own is not the pod's.
-    fn seed(
-        &self,
-        cookie: u64,
-        netns: &Netns,
-        pod: &Pod,
-        landing: SocketAddr,
-    ) -> Result<(), Cause> {
-        let mut found = procfs::listeners(netns.as_fd())?;
-        found.retain(|at| *at != landing);
-        self.datapath.seed_listeners(NetnsCookie(cookie), found)?;
-        let bound = procfs::udp_sockets(netns.as_fd())?.into_iter();
-        let ports =
-            bound.filter(|at| pod.faces.iter().any(|f| f.vip == at.ip())).map(|at| at.port());
-        self.datapath.seed_udp_on_vip(NetnsCookie(cookie), ports)?;
-        Ok(())
-    }
-
     pub(super) fn leave(&self, join: &Join) -> Result<(), KernelError> {
         if let Some(host) = on_host(join.cookie) {
             self.hosts.leave(host);
             return Ok(());
         }
         let Some(standing) = lock(&self.pods).remove(&join.cookie) else { return Ok(()) };
+        drop(lock(&self.older).remove(&join.cookie));
         let removed = take_away(&join.pod, standing.netns.as_fd());
         if let Err(e) = removed {
             // With the route still there, the guard must stay; it goes with the namespace.
