@@ -55,11 +55,12 @@ impl Open for Nothing {
     fn refuse(
         &self,
         _: &LocalPod,
-        _: SocketAddr,
-        _: SocketAddr,
-        _: TcpStream,
+        _: std::net::SocketAddr,
+        _: std::net::SocketAddr,
+        stream: tokio::net::TcpStream,
         _: datapath_relay::Reason,
     ) {
+        crate::landing::reset(stream);
     }
 }
 

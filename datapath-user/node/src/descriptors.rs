@@ -27,14 +27,14 @@ fn raise(wanted: u64, had: Rlimit) {
         return;
     }
     let current = had.maximum.map_or(wanted, |most| most.min(wanted));
-    let result =
-        setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: had.maximum });
-    let error = result.err().map(|e| e.to_string()).unwrap_or_default();
+    let limit = Rlimit { current: Some(current), maximum: had.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files cannot be raised");
+    }
     tracing::warn!(
         wanted,
         limit = current,
-        error,
-        "the limit of open files is lower than flows may need; beyond it they are refused"
+        "flows may need more files than this process may have open; the flows beyond are refused"
     );
 }
 

@@ -183,7 +183,7 @@ fn known_traffic(p: &mut Product) -> Result<()> {
         ensure!(of(&after, &bucket) == trips(&after, path), "{path}: {after:#?}");
         ensure!(of(&after, &format!("carriers_by_path{{path=\"{path}\"}}")) >= 1.0, "{after:#?}");
     }
-    drop(clients);
+    drop((clients, servers));
     eventually("the end of all flows", LIMIT, || {
         Ok((of(&scrape(p, 1)?, "relayed_flows") == 0.0).then_some(()))
     })?;

@@ -30,9 +30,8 @@ impl EncodeMetric for Histograms {
 }
 
 fn put(encoder: &mut MetricEncoder<'_>, times: &Times) -> Result<(), fmt::Error> {
-    // The encoder writes the largest number as +Inf.
     let bucket = |(bound, count): &(Option<std::time::Duration>, u64)| {
-        (bound.map_or(f64::MAX, |b| b.as_secs_f64()), *count)
+        (bound.map_or(f64::INFINITY, |b| b.as_secs_f64()), *count)
     };
     let buckets: Vec<(f64, u64)> = times.buckets.iter().map(bucket).collect();
     encoder.encode_histogram::<NoLabelSet>(times.sum.as_secs_f64(), times.count(), &buckets, None)

@@ -95,7 +95,7 @@ impl client::Handler for Hand {
             told.answered.fetch_add(1, SeqCst);
         });
         told.news.notify_one();
-        fed.map_err(|_| russh::Error::Disconnect)
+        fed.map_err(|_broken| russh::Error::Disconnect)
     }
 }
 
