@@ -59,7 +59,7 @@ fn place(
     netns: NamedNetns,
     last: u8,
 ) -> Result<Place, Box<dyn std::error::Error>> {
-    let cookie = machine.cookie(netns.path())?;
+    let cookie = machine.identify(netns.path(), None)?;
     let face = |cidr: &str, vip: String| -> Result<Face, Box<dyn std::error::Error>> {
         Ok(Face { cidr: cidr.parse::<Cidr>()?, vip: vip.parse()?, real: None })
     };
@@ -69,7 +69,7 @@ fn place(
     ];
     let pod = Pod { domain: DOMAIN, faces, restricted: false };
     let (uid, path) = (format!("pod-{last}"), netns.path().to_owned());
-    Ok(Place { netns, cookie, join: Join { uid, netns: path, cookie, pod } })
+    Ok(Place { netns, cookie, join: Join { uid, netns: path, cgroup: None, cookie, pod } })
 }
 
 fn connect(from: &Place, to: SocketAddr) -> io::Result<std::net::TcpStream> {
