@@ -309,6 +309,13 @@ fn bounds(c: &RelayConfig) -> Bounds {
     Bounds { window: c.window, keep: c.window_max }
 }
 
+/// How many round trips' worth a window should hold. On long paths more: a lost segment makes all behind it wait for a round
+/// trip or two, on each side of the hub, and a window that is used up by then does not grow.
+fn turns(rtt: Duration) -> f64 {
+    const FAR: Duration = Duration::from_millis(4);
+    if rtt > FAR { 4.0 } else { 2.0 }
+}
+
 impl Core {
     fn new(wire: wire::Flow, via: Option<Arc<Carrier>>, lane: Lane, until: Instant) -> Self {
         Self {
@@ -359,7 +366,7 @@ impl Core {
         self.wire.rx.owes_ack() && !std::mem::replace(&mut self.lists_ack, true)
     }
 
-    /// The window follows twice the measured bandwidth-delay product, and on the bulk lane it is at
+    /// The window follows the measured bandwidth-delay product ([`turns`]), and on the bulk lane it is at
     /// least [`BULK_WINDOW`]. A reader that stalls takes nothing, so its window does not grow.
     fn widen(&mut self, shared: &Shared) {
         let (since, from) = self.mark;
@@ -377,7 +384,7 @@ impl Core {
         let least = if self.lane == Lane::Bulk { BULK_WINDOW } else { 0 };
         let more = window.min(shared.config.window_max.saturating_sub(window));
         if more > 0
-            && (window < least || 2.0 * rate * rtt.as_secs_f64() > window as f64)
+            && (window < least || turns(rtt) * rate * rtt.as_secs_f64() > window as f64)
             && shared.limits.widen(&shared.config, more)
         {
             self.wire.rx.widen(window + more);
