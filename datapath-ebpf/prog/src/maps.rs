@@ -199,6 +199,12 @@ pub fn count_socket(map: &HashMap<Listener, u64>, at: &Listener, up: bool, proto
     if let Some(n) = map.get_ptr_mut(at) {
         // SAFETY: the entry stays valid for the length of the program.
         unsafe { atomic_xadd::<u64, u64, { Relaxed }>(n, if up { 1 } else { u64::MAX }) };
+        // A pod that listens on another port each time would fill the map. What was never counted does not become the largest
+        // number either.
+        // SAFETY: as above.
+        if !up && unsafe { n.read_volatile() }.cast_signed() <= 0 {
+            let _ = map.remove(at);
+        }
     }
     let event = Event { netns: at.netns, ip: at.ip, port: at.port, protocol };
     if EVENTS.output::<Event>(&event, 0).is_err()

@@ -85,11 +85,17 @@ fn is_v6_only(ctx: &SockOpsContext) -> bool {
     u16::from_ne_bytes([common[16], common[17]]) == AF_INET6 && common[19] & V6_ONLY != 0
 }
 
+/// Beside what other programs want to hear of this socket.
+#[inline(always)]
+fn want_state_changes(ctx: &SockOpsContext) {
+    let _ = ctx.set_cb_flags(ctx.cb_flags().cast_signed() | WANT_STATE_CHANGES);
+}
+
 #[inline(always)]
 fn listen(ctx: &SockOpsContext) {
     let Some(owner) = owner(ctx) else { return };
     let pod = owner.pod;
-    let _ = ctx.set_cb_flags(WANT_STATE_CHANGES);
+    want_state_changes(ctx);
     release_listener(ctx, pod);
     let at = listener(ctx, &owner);
     count_socket(&LISTEN, &at, true, TCP);
@@ -133,7 +139,7 @@ fn connecting(ctx: &SockOpsContext) {
         return;
     }
     if FLOWS.insert(cookie(ctx), flow, 0).is_ok() {
-        let _ = ctx.set_cb_flags(WANT_STATE_CHANGES);
+        want_state_changes(ctx);
     }
 }
 

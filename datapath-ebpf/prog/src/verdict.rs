@@ -155,10 +155,14 @@ fn stream(ctx: &SockAddrContext, pod: &Pod, vip: &Vip, at: Port) -> Verdict {
     let Port { domain, ip, port } = at;
     let (face, cgroup) = (face(pod, &ip), pod.cgroup);
     let open = open(vip, ip, port);
-    if open == CLOSED {
+    let direct = vip.verdict == VERDICT_DIRECT && !bound_to(ctx, &face.vip);
+    // What other machines say of their listeners comes later than what pods tell each other ("connect to my port 40123"), by the
+    // way over the hub. Where the peer's own kernel is asked anyway, it answers.
+    let late = direct && vip.check == CHECK_MIRROR;
+    if open == CLOSED && !late {
         return deny(ctx, pod, &at, Reason::NoListener, ECONNREFUSED);
     }
-    if vip.verdict == VERDICT_DIRECT && !bound_to(ctx, &face.vip) {
+    if direct {
         remember(ctx, Dest { ip, port, kind: NAME_VIP, cgroup });
         count(domain, Reason::Direct);
         return Verdict::Direct { real: vip.real, source: host::source(pod, face) };

@@ -89,6 +89,40 @@ fn a_listener_that_is_known_outweighs_an_older_refusal() -> Result<()> {
     accept(&relay).map(drop)
 }
 
+/// Pods tell each other ports ("connect to 40123") faster than machines do.
+#[test]
+fn where_the_peers_own_kernel_is_asked_anyway_it_has_the_last_word() -> Result<()> {
+    let lab = Lab::new()?;
+    let (id, dp) = (MirrorId(44), lab.datapath()?);
+    let route = Route::Direct { real: lab.b.real, listeners: Listeners::Mirror(id) };
+    dp.set_vip(DOMAIN, lab.b.vip, route)?;
+    dp.mirror(id, None, Some(Open { tcp: &[1], udp_on_vip: &[] }))?;
+    dp.trust_mirror(FOREVER)?;
+    let to = SocketAddr::new(lab.b.vip, 9350);
+    let listener = lab.b.listen("0.0.0.0:9350")?;
+    lab.a.connect(to)?;
+    accept(&listener)?;
+    drop(listener);
+    assert_eq!(errno(&lab.a.connect(to)), REFUSED);
+    assert_eq!(lab.count(Reason::NoListener)?, 0);
+    Ok(())
+}
+
+#[test]
+fn addresses_that_were_listened_on_once_do_not_use_up_the_map() -> Result<()> {
+    let lab = Lab::new()?;
+    lab.b.netns.run(|| -> Result<()> {
+        for n in 0..70_000_u32 {
+            let at = Ipv4Addr::from_bits(Ipv4Addr::new(127, 1, 0, 0).to_bits() + n);
+            drop(std::net::TcpListener::bind((at, 9600))?);
+        }
+        Ok(())
+    })??;
+    let _listener = lab.b.listen("0.0.0.0:9601")?;
+    lab.a.connect(SocketAddr::new(lab.b.vip, 9601))?;
+    Ok(())
+}
+
 /// All changes until there are none for a moment that is long for a ring buffer.
 fn drain(events: &mut Events) -> Result<Vec<(Protocol, u16)>> {
     let mut all = Vec::new();
