@@ -18,6 +18,7 @@ use std::{
 use control_api::{ports::Ports, session::ProbeHop};
 use datapath_net::packet::Tap;
 use futures::{future::BoxFuture, stream::BoxStream};
+use rustix::io::Errno;
 use tokio::net::TcpListener;
 
 pub use datapath_loader::seen::End as DirectEnd;
@@ -65,6 +66,20 @@ pub enum KernelError {
 }
 
 impl KernelError {
+    /// Whether it may pass without anybody doing anything: the machine is out of descriptors or memory.
+    #[must_use]
+    pub fn is_shortage(&self) -> bool {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(e) = cause {
+            let errno = e.downcast_ref::<io::Error>().and_then(Errno::from_io_error);
+            if matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)) {
+                return true;
+            }
+            cause = e.source();
+        }
+        false
+    }
+
     /// What of a request it concerns: a refusal's reason.
     #[must_use]
     pub const fn about(&self) -> &'static str {

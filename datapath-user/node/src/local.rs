@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     future::Future,
+    net::IpAddr,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -12,15 +13,16 @@ use std::{
 
 use control_api::{
     events::{Refused, Refuser, What},
+    ids::DomainName,
     session::{Flow, FlowState, Protocol, Verdict},
 };
 use datapath_net::{
-    sockets::{Tuning, tune},
+    sockets::{Tuning, arm_reset, tune},
     splice::{self, Meter},
 };
 use datapath_relay::{OpenRequest, Reason};
 use tokio::net::TcpStream;
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{events::Feed, landing::reset};
 
@@ -45,6 +47,8 @@ struct Entry {
     started: Instant,
     open: AtomicBool,
     meter: Meter,
+    /// A pod of its ends is no member any more.
+    gone: CancellationToken,
 }
 
 impl LocalFlows {
@@ -72,6 +76,7 @@ impl LocalFlows {
             started: Instant::now(),
             open: AtomicBool::new(false),
             meter: Meter::default(),
+            gone: CancellationToken::new(),
         });
         let flows = Arc::clone(&self.flows);
         lock(&flows).insert(id, Arc::clone(&entry));
@@ -81,7 +86,10 @@ impl LocalFlows {
                 Ok(Ok(other)) => {
                     entry.open.store(true, Ordering::Relaxed);
                     feed.tell(|| What::Opened(entry.flow(id)));
-                    let in_order = carry(stream, other, &entry.meter).await;
+                    let in_order = tokio::select! {
+                        in_order = carry(stream, other, &entry.meter) => in_order,
+                        () = entry.gone.cancelled() => false,
+                    };
                     feed.tell(|| What::Closed(entry.ended(id, in_order)));
                 }
                 Ok(Err(e)) => {
@@ -97,6 +105,16 @@ impl LocalFlows {
             lock(&flows).remove(&id);
             drop(place);
         });
+    }
+
+    /// Resets the flows from and to a pod that has left its address or Domain.
+    pub fn drop_pod(&self, domain: &DomainName, vip: IpAddr) {
+        for e in lock(&self.flows).values() {
+            let r = &e.request;
+            if r.domain == *domain && (r.src.ip() == vip || r.dst.ip() == vip) {
+                e.gone.cancel();
+            }
+        }
     }
 
     /// As people see them.
@@ -167,7 +185,8 @@ fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// False when it was reset.
 async fn carry(a: TcpStream, b: TcpStream, meter: &Meter) -> bool {
     for stream in [&a, &b] {
-        if let Err(e) = tune(stream, Tuning::default()) {
+        // Also when it is not carried to its end.
+        if let Err(e) = arm_reset(stream).and_then(|()| tune(stream, Tuning::default())) {
             tracing::debug!(error = %e, "local flow without its socket options");
         }
     }
@@ -235,6 +254,26 @@ mod tests {
         reset(server);
         let e = client.read_u8().await.unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn flows_of_a_pod_that_left_its_address_are_reset_at_both_ends() {
+        let flows = LocalFlows::default();
+        let ((mut client, landed), (delivered, mut server)) = (pair().await, pair().await);
+        let other = delivered.into_std().unwrap();
+        flows.spawn(request(), landed, (), |_| async move { Ok(other) });
+        client.write_all(b"q").await.unwrap();
+        assert_eq!(server.read_u8().await.unwrap(), b'q');
+        let (domain, another) = ("d".parse().unwrap(), "e".parse().unwrap());
+        flows.drop_pod(&another, [10, 2, 0, 2].into());
+        flows.drop_pod(&domain, [10, 2, 0, 3].into());
+        client.write_all(b"r").await.unwrap();
+        assert_eq!(server.read_u8().await.unwrap(), b'r');
+        flows.drop_pod(&domain, [10, 2, 0, 2].into());
+        for end in [&mut client, &mut server] {
+            let e = end.read_u8().await.unwrap_err();
+            assert_eq!(e.kind(), io::ErrorKind::ConnectionReset);
+        }
     }
 
     #[tokio::test]

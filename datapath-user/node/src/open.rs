@@ -57,9 +57,7 @@ pub fn target(
 ) -> Result<OpenRequest, Reason> {
     let attached = &pod.attached;
     let domain = view.table.domain(&attached.domain).ok_or(Reason::HostUnreachable)?;
-    if !attached.is_vip(src.ip()) {
-        return Err(Reason::Denied);
-    }
+    let src = named(pod, src, dst).ok_or(Reason::Denied)?;
     let to = domain.holder(dst.ip()).ok_or(Reason::HostUnreachable)?;
     let from = domain.member(&attached.uid).ok_or(Reason::HostUnreachable)?;
     Ok(OpenRequest {
@@ -70,6 +68,16 @@ pub fn target(
         from_pod: from.pod.clone(),
         to_pod: to.pod.clone(),
     })
+}
+
+/// The source as peers see it: a program that bound its real address (`curl --interface`, `if_include` of MPI) means this pod, too.
+fn named(pod: &LocalPod, src: SocketAddr, dst: SocketAddr) -> Option<SocketAddr> {
+    if pod.attached.is_vip(src.ip()) {
+        return Some(src);
+    }
+    let mut faces = pod.join.pod.faces.iter();
+    let face = faces.find(|f| f.real == Some(src.ip()) && f.vip.is_ipv4() == dst.is_ipv4())?;
+    Some(SocketAddr::new(face.vip, src.port()))
 }
 
 /// Whether the pod was connected to, rather than connecting. A real address within the Domain's network is some other pod's VIP here:
@@ -188,6 +196,7 @@ impl Open for Opener {
     fn closed(&self, pod: &LocalPod) {
         for address in &pod.attached.addresses {
             self.relay.drop_pod(&pod.attached.domain, address.vip);
+            self.local.drop_pod(&pod.attached.domain, address.vip);
         }
     }
 }
@@ -228,6 +237,21 @@ mod tests {
             let request = arrival(&view, &pod, at(from), at(to)).unwrap();
             assert_eq!((request.src, request.dst), (at("10.2.0.3:5"), at("10.2.0.1:80")));
             assert_eq!(request.peer, "s1/n2".parse().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_program_that_bound_the_pods_real_address_speaks_for_the_pod() {
+        let (view, pod) = site();
+        let mut pod = LocalPod::clone(&pod);
+        for face in &mut pod.join.pod.faces {
+            face.real = Some([10, 244, 0, 2].into());
+        }
+        let open = |from| target(&view, &pod, at(from), at("10.2.0.2:80"));
+        assert_eq!(open("10.244.0.2:5").unwrap().src, at("10.2.0.1:5"));
+        assert_eq!(open("10.2.0.1:5").unwrap().src, at("10.2.0.1:5"));
+        for from in ["10.244.0.3:5", "10.2.0.3:5"] {
+            assert_eq!(open(from).err(), Some(Reason::Denied), "{from}");
         }
     }
 

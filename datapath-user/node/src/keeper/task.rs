@@ -220,9 +220,9 @@ impl Task {
             .saved
             .pods
             .iter()
-            .filter(|(_, r)| {
-                let now = self.kernel.identify(&r.netns, r.cgroup.as_deref());
-                now.ok() != Some(r.netns_cookie)
+            .filter(|(_, r)| match self.kernel.identify(&r.netns, r.cgroup.as_deref()) {
+                Ok(now) => now != r.netns_cookie,
+                Err(e) => !e.is_shortage(),
             })
             .map(|(uid, _)| uid.clone())
             .collect();

@@ -225,7 +225,7 @@ impl Kernel for Machine {
                     (Some(_), None) => Err(io::Error::other(
                         "a pod on the host network cannot be probed from; probe towards it",
                     )),
-                    (None, Some(source)) => self.shared.stock(cookie)?.deliver(source, to).await,
+                    (None, Some(source)) => self.shared.deliver(cookie, source, to).await,
                     (None, None) => connect(&*self.shared.netns(cookie)?, to).await,
                 }
             };

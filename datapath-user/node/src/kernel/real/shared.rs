@@ -80,6 +80,7 @@ pub(super) struct Standing {
     landing: SocketAddr,
     /// Index of `rl0`; 0 when it is not known.
     device: u32,
+    faces: Vec<crate::plan::desired::Face>,
 }
 
 pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -151,6 +152,28 @@ impl Shared {
         lock(&self.pods).get(&cookie).map(|s| Arc::clone(&s.stock)).ok_or_else(no_such_pod)
     }
 
+    /// Connects to a pod's listener as its peer `source`. Where nobody listens on the VIP but on the real address, that is meant, as
+    /// it is for direct connections.
+    pub(super) async fn deliver(
+        &self,
+        cookie: u64,
+        source: IpAddr,
+        to: SocketAddr,
+    ) -> io::Result<std::net::TcpStream> {
+        let stock = self.stock(cookie)?;
+        let result = stock.deliver(source, to).await;
+        let refused = result.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+        match self.real_address(cookie, to.ip()) {
+            Some(real) if refused => stock.deliver(source, SocketAddr::new(real, to.port())).await,
+            _ => result,
+        }
+    }
+
+    fn real_address(&self, cookie: u64, vip: IpAddr) -> Option<IpAddr> {
+        let pods = lock(&self.pods);
+        pods.get(&cookie)?.faces.iter().find(|face| face.vip == vip)?.real
+    }
+
     /// Landing listener, guard, interface and route, in this order; all or nothing.
     pub(super) fn join(&self, join: &Join) -> Result<Vec<std::net::TcpListener>, KernelError> {
         if let Some(host) = on_host(join.cookie) {
@@ -200,7 +223,9 @@ impl Shared {
                     tracing::error!(pod = join.uid, %error, "rl0 cannot be taken away again");
                     let stock = Arc::new(Stock::new(Arc::clone(&opened), RELAY_MARK));
                     let netns = Arc::clone(&opened);
-                    let standing = Standing { guard, netns, stock, injector, landing, device };
+                    let faces = join.pod.faces.clone();
+                    let standing =
+                        Standing { guard, netns, stock, injector, landing, device, faces };
                     lock(&self.pods).insert(join.cookie, standing);
                 }
             }
@@ -208,7 +233,8 @@ impl Shared {
         }
         let stock = Arc::new(Stock::new(Arc::clone(&opened), RELAY_MARK));
         let netns = opened;
-        let standing = Standing { guard, netns, stock, injector, landing, device };
+        let faces = join.pod.faces.clone();
+        let standing = Standing { guard, netns, stock, injector, landing, device, faces };
         lock(&self.pods).insert(join.cookie, standing);
         Ok(vec![listener])
     }
