@@ -48,6 +48,8 @@ pub(crate) struct Carrier {
     pub(crate) flows: AtomicUsize,
     /// Another carrier does its work.
     pub(crate) spare: AtomicBool,
+    /// It was told that it is up, and not yet that it is gone.
+    pub(crate) up: AtomicBool,
     /// The same connection that russh reads: shutting it down ends the session at once.
     tcp: TcpStream,
     path: Mutex<Option<net_path::Path>>,
@@ -82,6 +84,7 @@ impl Carrier {
             dead: CancellationToken::new(),
             flows: AtomicUsize::new(0),
             spare: AtomicBool::new(false),
+            up: AtomicBool::new(false),
             tcp,
             path: Mutex::default(),
             heard: AtomicU64::new(0),

@@ -141,6 +141,11 @@ impl Flow {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> Vec<Bytes> {
+        self.core.hold().queue.iter().cloned().collect()
+    }
+
     /// Whether the peer may know the flow.
     pub(crate) fn was_sent(&self) -> bool {
         self.core.hold().began >= Began::Sent
@@ -385,7 +390,11 @@ impl Core {
         let more = window.min(shared.config.window_max.saturating_sub(window));
         if more > 0
             && (window < least || turns(rtt) * rate * rtt.as_secs_f64() > window as f64)
-            && shared.limits.widen(&shared.config, more)
+            && shared.limits.widen(
+                &shared.config,
+                window.saturating_sub(run::first_window(shared)),
+                more,
+            )
         {
             self.wire.rx.widen(window + more);
         }

@@ -109,13 +109,14 @@ impl Link {
         }
     }
 
-    /// False when the link has ended.
+    /// False when the link has ended, or the peer's flow of that id stands or has ended meanwhile.
     pub(crate) fn insert(&self, flow: &Arc<Flow>) -> bool {
-        let mut s = self.state.hold();
-        if s.gone {
+        let (mut s, id) = (self.state.hold(), flow.wire_id);
+        let theirs = id & SIDE != self.side;
+        if s.gone || (theirs && (s.ended.ids.contains(&id) || s.flows.contains_key(&id))) {
             return false;
         }
-        s.flows.insert(flow.wire_id, Arc::clone(flow));
+        s.flows.insert(id, Arc::clone(flow));
         true
     }
 
@@ -144,10 +145,8 @@ impl Link {
 
     /// A carrier for a flow that belongs on `lane`: another lane is better than none.
     fn any_carrier(&self, lane: Lane) -> Option<Arc<Carrier>> {
-        self.carrier(lane).or_else(|| {
-            let s = self.state.hold();
-            s.carriers.iter().rev().find(|c| !c.is_dead()).cloned()
-        })
+        let other = if lane == Lane::Bulk { Lane::Interactive } else { Lane::Bulk };
+        self.carrier(lane).or_else(|| self.carrier(other))
     }
 
     /// A carrier is proved and greeted.
@@ -176,6 +175,7 @@ impl Link {
                 Self::forget_rest(&mut s);
             }
             s.carriers.push(Arc::clone(carrier));
+            carrier.up.store(true, Relaxed);
             s.mark_spare();
             if carrier.lane == Lane::Interactive {
                 s.warm_until = None;
@@ -215,14 +215,17 @@ impl Link {
     ) {
         let flows = {
             let mut s = self.state.hold();
-            let before = s.carriers.len();
             s.carriers.retain(|c| !Arc::ptr_eq(c, carrier));
-            if s.carriers.len() == before {
-                return;
-            }
             s.mark_spare();
             s.flows.values().cloned().collect::<Vec<_>>()
         };
+        // Also of a carrier that is listed no more, or never was: a flow may have come to it meanwhile.
+        for f in flows {
+            f.orphan(&shared.config, carrier);
+        }
+        if !carrier.up.swap(false, Relaxed) {
+            return self.tend(shared);
+        }
         self.direct_lost(&shared.config, carrier, why);
         add(&shared.tally.carriers_lost);
         carrier.look();
@@ -234,9 +237,6 @@ impl Link {
             why,
         });
         tracing::info!(carrier = %carrier.name, domain = %self.key.domain, why, "carrier is gone");
-        for f in flows {
-            f.orphan(&shared.config, carrier);
-        }
         self.changed.notify_waiters();
         self.tend(shared);
         self.improve(shared);

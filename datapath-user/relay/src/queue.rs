@@ -20,8 +20,9 @@ const RUN: u8 = 4;
 /// How long a frame that nobody waits for may wait for one to travel with. A packet costs both ends
 /// a wake-up, an encryption and three system calls.
 const LINGER: Duration = Duration::from_millis(5);
-/// A peer that reads nothing but makes us answer is cut off at this many bytes of answers.
-const MAX_SMALL: usize = 16 << 20;
+/// A peer that reads nothing but makes us answer is cut off at this many bytes of answers. What flows send is bounded by their
+/// turns, and may be more after an outage that thousands waited for.
+const MAX_ANSWERS: usize = 16 << 20;
 /// Packets beyond this are lost, as in any full queue of a network: who sends them expects that, and a
 /// packet that comes late is worth less than the next.
 const MAX_PACKETS: usize = 256 << 10;
@@ -29,13 +30,15 @@ const MAX_PACKETS: usize = 256 << 10;
 struct Item {
     frame: Bytes,
     /// Given back when the frame leaves the queue, or is dropped with it.
-    _turn: Option<OwnedSemaphorePermit>,
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Default)]
 struct State {
     small: VecDeque<Item>,
     small_bytes: usize,
+    /// Of the small ones those that no turn bounds.
+    answer_bytes: usize,
     packets: VecDeque<Bytes>,
     packet_bytes: usize,
     /// Packets have the next turn: what flows need must not wait behind all of them.
@@ -87,15 +90,13 @@ impl Queue {
     ) -> Result<(), Closed> {
         {
             let mut s = self.state.hold();
-            if s.closed || s.small_bytes > MAX_SMALL {
+            if s.closed || (turn.is_none() && s.answer_bytes > MAX_ANSWERS) {
                 return Err(Closed);
             }
             s.urgent = true;
-            let len = frame.len();
-            let item = Item { frame, _turn: turn };
-            if len <= SMALL {
-                s.small_bytes += len;
-                s.small.push_back(item);
+            let item = Item { frame, turn };
+            if item.frame.len() <= SMALL {
+                s.push_small(item);
             } else {
                 s.large.push_back(item);
             }
@@ -108,11 +109,10 @@ impl Queue {
     pub(crate) fn push_lazily(&self, frame: Bytes) -> Result<(), Closed> {
         let first = {
             let mut s = self.state.hold();
-            if s.closed || s.small_bytes > MAX_SMALL {
+            if s.closed || s.answer_bytes > MAX_ANSWERS {
                 return Err(Closed);
             }
-            s.small_bytes += frame.len();
-            s.small.push_back(Item { frame, _turn: None });
+            s.push_small(Item { frame, turn: None });
             s.small.len() == 1 && !s.urgent
         };
         if first {
@@ -173,7 +173,7 @@ impl Queue {
         let dropped = {
             let mut s = self.state.hold();
             s.closed = true;
-            (s.small_bytes, s.packet_bytes) = (0, 0);
+            (s.small_bytes, s.answer_bytes, s.packet_bytes) = (0, 0, 0);
             s.packets.clear();
             (std::mem::take(&mut s.small), std::mem::take(&mut s.large))
         };
@@ -210,19 +210,32 @@ impl State {
             return self.large.pop_front().map(|i| i.frame);
         }
         self.run = self.run.saturating_add(1);
-        let first = self.small.pop_front()?;
-        self.small_bytes -= first.frame.len();
+        let first = self.pop_small(usize::MAX)?;
         if self.small.is_empty() {
-            return Some(first.frame);
+            return Some(first);
         }
-        let all = first.frame.len() + self.small_bytes;
+        let all = first.len() + self.small_bytes;
         let mut out = BytesMut::with_capacity(all.min(BATCH + SMALL));
-        out.extend_from_slice(&first.frame);
-        while let Some(i) = self.small.pop_front_if(|i| out.len() + i.frame.len() <= BATCH) {
-            self.small_bytes -= i.frame.len();
-            out.extend_from_slice(&i.frame);
+        out.extend_from_slice(&first);
+        while let Some(frame) = self.pop_small(BATCH.saturating_sub(out.len())) {
+            out.extend_from_slice(&frame);
         }
         Some(out.freeze())
+    }
+
+    fn push_small(&mut self, item: Item) {
+        let len = item.frame.len();
+        self.small_bytes += len;
+        self.answer_bytes += if item.turn.is_none() { len } else { 0 };
+        self.small.push_back(item);
+    }
+
+    /// The first if it has at most that many bytes.
+    fn pop_small(&mut self, most: usize) -> Option<Bytes> {
+        let Item { frame, turn } = self.small.pop_front_if(|i| i.frame.len() <= most)?;
+        self.small_bytes -= frame.len();
+        self.answer_bytes -= if turn.is_none() { frame.len() } else { 0 };
+        Some(frame)
     }
 
     fn pick_packets(&mut self) -> Option<Bytes> {
@@ -291,6 +304,26 @@ mod tests {
         }
         assert_eq!(order, [2, 1, 1, 1, 1]);
         assert!(q.push_packet(frame(1, 60_000)).unwrap());
+    }
+
+    #[tokio::test]
+    async fn what_flows_send_in_their_turns_is_not_taken_for_answers() {
+        let (q, mut linger) = (Queue::default(), Linger::new());
+        let turns = std::sync::Arc::new(tokio::sync::Semaphore::new(6000));
+        let turn = || std::sync::Arc::clone(&turns).try_acquire_owned().unwrap();
+        for _ in 0..6000 {
+            q.push(frame(1, 4100), Some(turn())).unwrap();
+        }
+        q.push(frame(2, 10), None).unwrap();
+        let answers = (0..).take_while(|_| q.push(frame(3, 4100), None).is_ok()).count();
+        assert_eq!(answers, MAX_ANSWERS / 4100 + 1);
+        let mut bytes = 0;
+        while !q.is_empty() {
+            bytes += q.next(&mut linger).await.unwrap().len();
+        }
+        assert_eq!(bytes, 4100 * (6000 + answers) + 10);
+        assert_eq!(turns.available_permits(), 6000);
+        q.push(frame(3, 10), None).unwrap();
     }
 
     #[tokio::test]

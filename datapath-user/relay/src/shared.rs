@@ -206,6 +206,8 @@ pub(crate) const fn share(of: usize) -> usize {
 
 /// Bytes that arrived and that applications do not take, over all flows.
 const MAX_WAITING: u64 = 1 << 30;
+/// Of one flow: little.
+const MODEST: u64 = 128 << 10;
 
 impl Limits {
     /// Counts a relayed flow of the local pod `ip`; false when a limit is reached.
@@ -259,20 +261,58 @@ impl Limits {
         }
     }
 
-    /// Takes `n` bytes of the windows' common allowance; false when it is used up.
-    pub(crate) fn widen(&self, c: &RelayConfig, n: u64) -> bool {
-        let take = |v: u64| v.checked_add(n).filter(|&v| v <= c.window_total);
+    /// Takes `n` bytes of the windows' common allowance for a flow that had `had` of it; false when there is too little. No flow has
+    /// more than a quarter of what is left then, so that one which comes later finds something.
+    pub(crate) fn widen(&self, c: &RelayConfig, had: u64, n: u64) -> bool {
+        let take = |v: u64| {
+            let v = v.checked_add(n)?;
+            (had.saturating_add(n) <= c.window_total.checked_sub(v)? / 4).then_some(v)
+        };
         self.widened.fetch_update(Relaxed, Relaxed, take).is_ok()
     }
     pub(crate) fn narrow(&self, n: u64) {
         self.widened.fetch_sub(n, Relaxed);
     }
 
-    /// Counts bytes that wait for an application; false when there are too many on this node.
-    pub(crate) fn wait(&self, n: u64) -> bool {
-        self.waiting.fetch_add(n, Relaxed) + n <= MAX_WAITING
+    /// Counts bytes that wait for an application, `of_flow` of its flow with these; false when there are too many on this node. Who
+    /// has only just begun to wait is not the one to pay for it.
+    pub(crate) fn wait(&self, n: u64, of_flow: u64) -> bool {
+        let all = self.waiting.fetch_add(n, Relaxed) + n;
+        all <= MAX_WAITING || (of_flow <= MODEST && all <= 2 * MAX_WAITING)
     }
     pub(crate) fn done_waiting(&self, n: u64) {
         self.waiting.fetch_sub(n, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_that_comes_late_still_gets_some_of_the_windows_allowance() {
+        let (config, limits) = (RelayConfig::new("s/n".parse().unwrap()), Limits::default());
+        let widest = || {
+            let mut had = 0;
+            let first = config.window;
+            while limits.widen(&config, had, first + had) && had < config.window_max {
+                had = first + 2 * had;
+            }
+            had
+        };
+        let all: Vec<u64> = (0..60).map(|_| widest()).collect();
+        assert!(all.first().is_some_and(|had| *had > 8 << 20), "{all:?}");
+        assert!(all.iter().all(|had| *had >= 512 << 10), "{all:?}");
+        assert!(all.iter().sum::<u64>() <= config.window_total);
+    }
+
+    #[test]
+    fn a_flow_that_has_just_begun_to_wait_does_not_pay_for_a_crowd_that_stalls() {
+        let limits = Limits::default();
+        assert!(limits.wait(MAX_WAITING, 256 << 10));
+        assert!(limits.wait(60 << 10, 60 << 10));
+        assert!(!limits.wait(1, 256 << 10), "who has more is");
+        limits.done_waiting(MAX_WAITING + (60 << 10) + 1);
+        assert_eq!(limits.waiting.load(Relaxed), 0);
     }
 }

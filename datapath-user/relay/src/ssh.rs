@@ -97,6 +97,8 @@ impl Hand {
                 carrier.used();
                 shared.deliver.packet(&link.key.domain, &link.key.peer, bytes);
             }
+            // What follows its HELLO when it is not let in.
+            _ if carrier.is_dead() => {}
             frame => link.frame(shared, carrier, frame),
         });
         result.map_err(|e| {

@@ -37,6 +37,13 @@ impl Flow {
         let (after, home) = {
             let mut guard = self.core.hold();
             let core = &mut *guard;
+            if core.wire.phase().is_ended() {
+                // Its task has not taken it away yet.
+                if let Frame::Resume { .. } = frame {
+                    self.tell_end(core, carrier);
+                }
+                return;
+            }
             let after = self.handle(shared, core, carrier, frame).unwrap_or_else(|error| {
                 tracing::warn!(%error, src = %self.src, dst = %self.dst, peer = %link.key.peer, "flow is reset");
                 After { reset: Some(Reason::Protocol), ..After::default() }
@@ -59,6 +66,15 @@ impl Flow {
         if let Some(r) = after.reset {
             self.reset(r);
         }
+    }
+
+    /// To a peer that believes the flow goes on.
+    fn tell_end(&self, core: &Core, carrier: &Carrier) {
+        let reason = match core.wire.phase() {
+            Phase::Failed(reason) => reason,
+            _ => Reason::PeerGone,
+        };
+        carrier.post(&Frame::Rst { flow: self.wire_id, reason });
     }
 
     fn handle(
@@ -137,6 +153,9 @@ impl Flow {
     pub(crate) fn reopened(&self, shared: &Shared, carrier: &Arc<Carrier>, open: &Open) {
         let bad = {
             let mut core = self.core.hold();
+            if core.wire.phase().is_ended() {
+                return self.tell_end(&core, carrier);
+            }
             if (self.src, self.dst) != (open.src, open.dst) {
                 true
             } else {
@@ -207,12 +226,12 @@ impl Flow {
             }
         }
         if !bytes.is_empty() {
-            if !shared.limits.wait(bytes.len() as u64) {
+            if !shared.limits.wait(bytes.len() as u64, core.wire.rx.waiting()) {
                 shared.limits.done_waiting(bytes.len() as u64);
                 after.reset = Some(Reason::Limit);
                 return Ok(after);
             }
-            core.queue.push_back(Bytes::copy_from_slice(bytes));
+            core.enqueue(bytes);
             self.rx_wake.notify_one();
         }
         after.owes_ack = core.settle(shared, self.wire_id);
@@ -241,7 +260,22 @@ impl Flow {
     }
 }
 
+/// Pieces that wait for the application share memory up to this size: a byte alone would cost a hundred.
+const PIECE: usize = 4096;
+
 impl Core {
+    fn enqueue(&mut self, bytes: &[u8]) {
+        let last = self.queue.pop_back_if(|last| last.len() + bytes.len() <= PIECE);
+        match last.map(Bytes::try_into_mut) {
+            Some(Ok(mut last)) => {
+                last.extend_from_slice(bytes);
+                self.queue.push_back(last.freeze());
+            }
+            Some(Err(last)) => self.queue.extend([last, Bytes::copy_from_slice(bytes)]),
+            None => self.queue.push_back(Bytes::copy_from_slice(bytes)),
+        }
+    }
+
     /// True once: the opener decides that the flow changes lanes.
     pub(super) fn wants_bulk(&mut self, shared: &Shared) -> bool {
         let bytes = self.wire.tx.end().saturating_add(self.wire.rx.total());

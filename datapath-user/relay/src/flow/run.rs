@@ -266,7 +266,7 @@ fn finish(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Flow>) {
     shared.remember(stats);
 }
 
-fn first_window(shared: &Shared) -> u64 {
+pub(super) fn first_window(shared: &Shared) -> u64 {
     shared.config.window.max(datapath_wire::flow::INITIAL_WINDOW)
 }
 
@@ -332,6 +332,8 @@ impl Flow {
                 (live && c.wire.wants_send(), c.wire.budget(), done)
             };
             if done {
+                // From now on the other direction looks for the socket's failure.
+                self.rx_wake.notify_one();
                 return Ok(());
             }
             if send {
@@ -441,7 +443,12 @@ impl Flow {
             } else if waits {
                 sock.writable().await?;
             } else {
-                self.rx_wake.notified().await;
+                // An application that has said its end can still be killed.
+                let ended = self.core.hold().wire.tx.is_done();
+                tokio::select! {
+                    () = self.rx_wake.notified() => {}
+                    () = failure(sock), if ended => return Err(Stop::Reset(Reason::Reset)),
+                }
             }
         }
     }

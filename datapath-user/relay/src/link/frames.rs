@@ -1,7 +1,7 @@
 //! Frames from the peer, handed to the flows they belong to. Runs in russh's session loop: nothing
 //! here waits.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use datapath_wire::{Frame, Open, frame::SIDE};
 
@@ -59,14 +59,16 @@ impl Link {
             c.kill();
             return;
         }
-        if let Some(f) = self.flow(id) {
+        let again = |f: Arc<Flow>| {
             f.reopened(shared, c, open);
             // Also of an OPEN that was overtaken by its repetition: frames that follow it here begin behind its
             // first bytes.
             if !first.is_empty() {
                 f.frame(shared, self, c, Frame::Data { flow: id, offset: 0, bytes: first });
             }
-            return;
+        };
+        if let Some(f) = self.flow(id) {
+            return again(f);
         }
         if self.state.hold().ended.ids.contains(&id) {
             Self::refuse(c, id, Reason::PeerGone);
@@ -82,6 +84,8 @@ impl Link {
                 let (src, dst, peer) = (open.src, open.dst, &self.key.peer);
                 tracing::info!(%src, %dst, %peer, %reason, unsaid, "flow from a peer is refused");
             }
+            // It may come again on another carrier, when there is room and nobody waits for it any more.
+            self.state.hold().ended.insert(id);
             c.post(&Frame::Reject { flow: id, reason });
         };
         let pod = open.dst.ip();
@@ -96,7 +100,9 @@ impl Link {
         if !self.insert(&flow) {
             shared.limits.leave(&self.key.domain, pod);
             self.depart(pod);
-            return reject(Reason::PeerGone);
+            c.flows.fetch_sub(1, Relaxed);
+            // It came on two carriers at once.
+            return self.flow(id).map_or_else(|| reject(Reason::PeerGone), again);
         }
         crate::shared::add(&shared.tally.accepted);
         if !first.is_empty() {

@@ -71,6 +71,97 @@ fn carrier(peer: &NodeRef) -> (Arc<Carrier>, TcpStream) {
     (Arc::new(Carrier::new(peer, Lane::Interactive, Via::Hub, near)), far)
 }
 
+struct Peers {
+    shared: Arc<Shared>,
+    link: Arc<Link>,
+    peer: NodeRef,
+}
+
+impl Peers {
+    fn new() -> Self {
+        let (me, peer): (NodeRef, NodeRef) = ("west/b".parse().unwrap(), "east/a".parse().unwrap());
+        let key = LinkKey { domain: "d".parse().unwrap(), peer: peer.clone() };
+        Self { shared: shared(&me), link: Arc::new(Link::new(key, &me)), peer }
+    }
+
+    /// The peer opens its `n`th flow.
+    fn open(&self, c: &Arc<Carrier>, n: u32, generation: u32) -> u32 {
+        let open = Open {
+            generation,
+            credit: 1 << 20,
+            src: ([10, 0, 0, 1], 1).into(),
+            dst: ([10, 0, 0, 2], 2).into(),
+        };
+        let flow = n | side_bit("east/a", "west/b");
+        self.link.frame(&self.shared, c, Frame::Open { flow, open, first: &[] });
+        flow
+    }
+}
+
+async fn sent(c: &Carrier) -> Vec<u8> {
+    let mut linger = crate::queue::Linger::new();
+    let next = c.queue.next(&mut linger);
+    let limit = std::time::Duration::from_secs(1);
+    tokio::time::timeout(limit, next).await.unwrap().unwrap().to_vec()
+}
+
+#[tokio::test]
+async fn a_flow_that_comes_to_a_carrier_which_is_not_listed_learns_of_its_end() {
+    let p = Peers::new();
+    let (c, _far) = carrier(&p.peer);
+    let flow = p.link.flow(p.open(&c, 7, 0)).unwrap();
+    assert!(flow.need().is_none());
+    c.kill();
+    p.link.lost(&p.shared, &c, "disconnected");
+    assert!(flow.need().is_some(), "it waits for another");
+}
+
+#[tokio::test]
+async fn who_resumes_a_flow_that_was_reset_here_is_told_so() {
+    let p = Peers::new();
+    let ((old, _far), (new, _far2)) = (carrier(&p.peer), carrier(&p.peer));
+    let id = p.open(&old, 7, 0);
+    let flow = p.link.flow(id).unwrap();
+    p.link.lost(&p.shared, &old, "disconnected");
+    flow.reset(Reason::Limit);
+    let resume = Frame::Resume { flow: id, generation: 1, received: 0, limit: 1 << 20 };
+    p.link.frame(&p.shared, &new, resume);
+    assert_eq!(sent(&new).await, Frame::Rst { flow: id, reason: Reason::Limit }.to_bytes());
+    assert!(new.queue.is_empty());
+    assert_eq!(new.flows.load(Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_refused_open_that_comes_again_elsewhere_stays_refused() {
+    let mut p = Peers::new();
+    let most = p.shared.config.flows_per_pod;
+    Arc::get_mut(&mut p.shared).unwrap().config.flows_per_pod = 0;
+    let ((first, _far), (second, _far2)) = (carrier(&p.peer), carrier(&p.peer));
+    let id = p.open(&first, 7, 1);
+    assert_eq!(sent(&first).await, Frame::Reject { flow: id, reason: Reason::Limit }.to_bytes());
+    Arc::get_mut(&mut p.shared).unwrap().config.flows_per_pod = most;
+    p.open(&second, 7, 0);
+    assert_eq!(sent(&second).await, Frame::Rst { flow: id, reason: Reason::PeerGone }.to_bytes());
+    assert!(p.link.flow(id).is_none());
+}
+
+#[tokio::test]
+async fn single_bytes_that_wait_share_their_memory() {
+    let p = Peers::new();
+    let (c, _far) = carrier(&p.peer);
+    let id = p.open(&c, 7, 0);
+    for offset in 0..20_000_u32 {
+        let byte = [u8::try_from(offset % 251).unwrap()];
+        let data = Frame::Data { flow: id, offset: offset.into(), bytes: &byte };
+        p.link.frame(&p.shared, &c, data);
+    }
+    let flow = p.link.flow(id).unwrap();
+    let pieces = flow.waiting();
+    assert!(pieces.len() <= 5, "{} pieces", pieces.len());
+    let all: Vec<u8> = pieces.into_iter().flatten().collect();
+    assert!((0..20_000).map(|n| u8::try_from(n % 251).unwrap()).eq(all));
+}
+
 #[tokio::test]
 async fn an_open_that_its_repetition_overtook_still_gives_its_first_bytes() {
     let (me, peer): (NodeRef, NodeRef) = ("west/b".parse().unwrap(), "east/a".parse().unwrap());
