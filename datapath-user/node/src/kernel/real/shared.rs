@@ -163,10 +163,12 @@ impl Shared {
         let stock = self.stock(cookie)?;
         let result = stock.deliver(source, to).await;
         let refused = result.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
-        match self.real_address(cookie, to.ip()) {
-            Some(real) if refused => stock.deliver(source, SocketAddr::new(real, to.port())).await,
-            _ => result,
+        if refused && let Some(real) = self.real_address(cookie, to.ip()) {
+            let instead = stock.deliver(source, SocketAddr::new(real, to.port())).await;
+            // Whatever stood in its way, there is no listener.
+            return instead.or(result);
         }
+        result
     }
 
     fn real_address(&self, cookie: u64, vip: IpAddr) -> Option<IpAddr> {
