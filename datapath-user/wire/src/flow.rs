@@ -229,7 +229,8 @@ impl Flow {
     /// # Errors
     /// As [`Flow::on_resume`].
     pub fn on_reopen(&mut self, open: &Open) -> Result<Option<Frame<'static>>, FlowError> {
-        self.on_resume(open.generation, 0, open.credit)
+        // It did not know of us when it sent this; what it has acknowledged, on whatever way, it has.
+        self.on_resume(open.generation, self.tx.acked(), open.credit)
     }
 
     /// Opener: the peer's answer. False when it belongs to an earlier attempt.
