@@ -38,6 +38,8 @@ pub const POD_HOST: u32 = 4;
 /// With a cgroup's id, what stands for a pod on the host network where others have their namespace's cookie ([`Listener::netns`],
 /// [`Vip::netns`], [`DirectFlow::netns`]). Cookies are counted from one, and never come that far.
 pub const HOST_KEY: u64 = 1 << 63;
+/// A pod's cgroup is at most so deep below the root; what its tasks make below it may be deeper.
+pub const HOST_DEPTH: u8 = 16;
 
 /// [`Listener::origin`]: seen by the hooks, which count it down again.
 pub const ORIGIN_HOOK: u32 = 0;

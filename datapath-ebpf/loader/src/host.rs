@@ -16,6 +16,9 @@ use crate::{
 pub struct CgroupId(pub u64);
 
 impl CgroupId {
+    /// Levels below the root at which the hooks look for a pod's cgroup.
+    pub const DEEPEST: usize = abi::HOST_DEPTH as usize;
+
     /// What stands for such a pod where others have their namespace's cookie: in [`crate::Listeners::Here`], [`crate::Listening`],
     /// [`crate::DirectFlow`].
     #[must_use]

@@ -20,15 +20,13 @@ use aya_ebpf::{
 use crate::{
     address::{get6, is_v4, mapped, network_port},
     layout::{
-        CROSSING_IN, CROSSING_OUT, Crossing, Dest, End, Face, HOST_KEY, Ip, NAME_BOUND, NAME_NONE, NAME_RELAYED, NAME_VIP, POD_HOST,
+        CROSSING_IN, CROSSING_OUT, Crossing, Dest, End, Face, HOST_DEPTH, HOST_KEY, Ip, NAME_BOUND, NAME_NONE, NAME_RELAYED, NAME_VIP, POD_HOST,
         POD_MACHINE, Pod, RELAY_MARK,
     },
     maps::{ASKED, CROSSINGS, HOST_PODS, PODS, netns},
     name::{face, remember},
 };
 
-/// A pod's cgroup is at most so deep below the root; what its tasks make below it may be deeper.
-const DEEPEST: i32 = 16;
 const AF_INET: u32 = 2;
 const AF_INET6: u16 = 10;
 
@@ -47,7 +45,7 @@ pub fn key(ctx: &impl EbpfContext, pod: &Pod) -> u64 {
 #[inline(always)]
 pub fn current() -> Option<&'static Pod> {
     let mut innermost = None;
-    for level in 1..=DEEPEST {
+    for level in 1..=i32::from(HOST_DEPTH) {
         // SAFETY: takes a number.
         let id = unsafe { bpf_get_current_ancestor_cgroup_id(level) };
         if id == 0 {

@@ -12,8 +12,6 @@ use rustix::fs::statfs;
 
 use crate::procfs;
 
-const CGROUP2_MAGIC: u64 = 0x6367_7270;
-
 /// The ids of a cgroup and of those it is in, as far up as they can be seen; its own first.
 ///
 /// # Errors
@@ -35,8 +33,7 @@ pub fn lineage(path: &Path) -> io::Result<Vec<u64>> {
 }
 
 fn is_cgroup2(path: &Path) -> io::Result<bool> {
-    let kind = statfs(path)?.f_type;
-    Ok(u64::from_ne_bytes(kind.to_ne_bytes()) == CGROUP2_MAGIC)
+    Ok(statfs(path)?.f_type == libc::CGROUP2_SUPER_MAGIC)
 }
 
 /// This process's own cgroup below the mount point of the hierarchy.

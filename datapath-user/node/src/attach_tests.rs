@@ -297,6 +297,21 @@ async fn a_restarted_node_adopts_its_pods_without_the_hub_and_drops_vanished_one
 }
 
 #[tokio::test]
+async fn a_node_that_is_out_of_descriptors_takes_no_pod_for_gone() {
+    let node = Node::new();
+    let netns = node.netns("ns", 7);
+    node.routes(vec![own()]).await;
+    assert_eq!(node.put("a", &netns, 1000).await.0, StatusCode::OK);
+    node.kernel.state.lock().unwrap().broken.insert("identify");
+    let node = node.restart().await;
+    node.when(|v| v.pods.len() == 1).await;
+    assert!(node.in_maps(7));
+    node.kernel.state.lock().unwrap().broken.clear();
+    let node = node.restart().await;
+    node.when(|v| v.pods.len() == 1).await;
+}
+
+#[tokio::test]
 async fn a_pod_on_the_host_network_is_its_cgroup() {
     let node = Node::new();
     let (cgroup, key) = (node.netns("cgroup", 7), 1 << 63 | 7);

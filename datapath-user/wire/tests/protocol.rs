@@ -366,3 +366,32 @@ fn credit_bounds_what_is_kept_and_a_peer_cannot_exceed_it() {
     assert!(w.b.flow.tx.on_ack(1).is_err(), "nothing was sent");
     assert_eq!(DATA_HEAD, frame::HEAD + 8);
 }
+
+/// The opener had heard no ACCEPT when it opened again, and acknowledges what came by the older way before that arrives.
+#[test]
+fn an_open_again_takes_nothing_back_that_was_acknowledged() {
+    let bounds = Bounds { window: 1 << 16, keep: 1 << 16 };
+    let open = |generation| Open {
+        generation,
+        credit: 1 << 16,
+        src: ([10, 0, 0, 1], 1).into(),
+        dst: ([10, 0, 0, 2], 2).into(),
+    };
+    let mut acceptor = Flow::accepting(7, &open(0), bounds);
+    acceptor.step(Step::Accepted);
+    let frame = |offset: u64, bytes: &[u8]| {
+        let mut b = BytesMut::from(&data_head(7, offset, bytes.len())[..]);
+        b.extend_from_slice(bytes);
+        b.freeze()
+    };
+    for (offset, bytes) in [(0, b"first"), (5, b"again")] {
+        acceptor.tx.push(frame(offset, bytes)).unwrap();
+        assert!(matches!(acceptor.poll_send(), Some(Out::Data(_))));
+    }
+    acceptor.tx.on_ack(5).unwrap();
+    assert!(acceptor.on_reopen(&open(1)).unwrap().is_some());
+    let Some(Out::Data(sent)) = acceptor.poll_send() else { panic!("nothing is sent again") };
+    assert_eq!(sent, frame(5, b"again"), "what is not acknowledged, and no more");
+    assert!(acceptor.poll_send().is_none());
+    assert!(acceptor.on_reopen(&open(1)).unwrap().is_none(), "the same again is late");
+}

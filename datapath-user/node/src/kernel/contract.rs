@@ -1,7 +1,15 @@
 //! What every [`Kernel`] keeps to, checked on the double and on the machine itself (which needs
 //! root), so that tests above the seam prove something about the real one.
 
-use std::{collections::BTreeMap, net::IpAddr, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    os::fd::AsFd as _,
+    path::Path,
+    time::Duration,
+};
+
+use datapath_net::netlink::Netlink;
 
 use super::{Join, Kernel, fake::Fake, is_host, real::Machine};
 use crate::plan::{
@@ -88,6 +96,32 @@ async fn the_machine_keeps_to_the_contract() {
     let netns = datapath_net::netns::NamedNetns::create(&name).unwrap();
     let machine = Machine::start(None, None).unwrap();
     holds(&machine, netns.path()).await;
+}
+
+/// Direct connections reach it there, so relayed ones do.
+#[tokio::test]
+async fn a_listener_on_the_real_address_alone_is_delivered_to() {
+    let name = format!("rlnode-real-{}", std::process::id());
+    let netns = datapath_net::netns::NamedNetns::create(&name).unwrap();
+    let (vip, real, peer) = (ip("10.214.0.1"), ip("172.29.9.8"), ip("10.214.0.2"));
+    let mut links = Netlink::in_netns(netns.netns().as_fd()).unwrap();
+    links.set_up("lo").unwrap();
+    links.add_address("lo", real, 32).unwrap();
+    let machine = Machine::start(None, None).unwrap();
+    let cookie = machine.identify(netns.path(), None).unwrap();
+    let face = Face { cidr: "10.214.0.0/24".parse().unwrap(), vip, real: Some(real) };
+    let pod = Pod { domain: DOMAIN, faces: vec![face], restricted: false };
+    let join = Join { uid: "r".into(), netns: netns.path().to_owned(), cgroup: None, cookie, pod };
+    let _landing = machine.join(join.clone()).await.unwrap();
+    let listen = |at: SocketAddr| netns.netns().run(move || std::net::TcpListener::bind(at));
+    let listener = listen((real, 7000).into()).unwrap().unwrap();
+    let deliver =
+        |port| machine.connect(cookie, Some(peer), (vip, port).into(), Duration::from_secs(3));
+    deliver(7000).await.unwrap();
+    assert_eq!(listener.accept().unwrap().1.ip(), peer);
+    let refused = deliver(7001).await.map_err(|e| e.kind());
+    assert_eq!(refused.err(), Some(std::io::ErrorKind::ConnectionRefused));
+    machine.leave(join).await.unwrap();
 }
 
 /// Gone with its test, and empty by then.

@@ -35,7 +35,7 @@ pub(crate) struct State {
     pub(crate) maps: Desired,
     pub(crate) joined: BTreeMap<String, Join>,
     pub(crate) log: Vec<String>,
-    /// Steps that shall fail: `join`, `pod`.
+    /// Steps that shall fail: `join`, `pod`; `identify` for want of descriptors.
     pub(crate) broken: BTreeSet<&'static str>,
     pub(crate) listeners: BTreeMap<String, SocketAddr>,
     /// The pods' ends of their taps, and what was injected.
@@ -55,6 +55,9 @@ pub(crate) struct State {
 impl Kernel for Fake {
     fn identify(&self, path: &Path, cgroup: Option<&Path>) -> Result<u64, KernelError> {
         let netns = |source| KernelError::Netns { path: path.to_owned(), source };
+        if self.state.lock().unwrap().broken.contains("identify") {
+            return Err(netns(io::Error::from(rustix::io::Errno::MFILE).into()));
+        }
         let text = std::fs::read_to_string(path).map_err(|e| netns(e.into()))?;
         let Some(cgroup) = cgroup else {
             return text.trim().parse().map_err(|e: std::num::ParseIntError| netns(e.into()));

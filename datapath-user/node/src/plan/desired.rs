@@ -21,6 +21,7 @@ use control_api::{
     ports::PortRange,
     session::Member,
 };
+use datapath_loader::{CgroupId, NetnsCookie};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -77,7 +78,7 @@ pub struct Local {
 /// Whether the kernel knows a pod with this key by its cgroup, in the machine's own namespace.
 #[must_use]
 pub const fn is_host(cookie: u64) -> bool {
-    cookie >> 63 == 1
+    CgroupId::of_key(NetnsCookie(cookie)).is_some()
 }
 
 /// A pod as the kernel knows it, keyed by its network namespace's cookie (or its cgroup, [`is_host`]).

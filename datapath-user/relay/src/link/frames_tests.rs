@@ -65,10 +65,14 @@ fn shared(me: &NodeRef) -> Arc<Shared> {
 
 /// The peer reads nothing.
 fn carrier(peer: &NodeRef) -> (Arc<Carrier>, TcpStream) {
+    carrier_by(peer, Via::Hub)
+}
+
+fn carrier_by(peer: &NodeRef, via: Via) -> (Arc<Carrier>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let near = listener.accept().unwrap().0;
-    (Arc::new(Carrier::new(peer, Lane::Interactive, Via::Hub, near)), far)
+    (Arc::new(Carrier::new(peer, Lane::Interactive, via, near)), far)
 }
 
 struct Peers {
@@ -96,6 +100,17 @@ impl Peers {
         self.link.frame(&self.shared, c, Frame::Open { flow, open, first: &[] });
         flow
     }
+}
+
+#[tokio::test]
+async fn a_lane_without_a_carrier_gets_the_other_lanes_best_and_not_its_spare() {
+    let p = Peers::new();
+    let ((hub, _far), (direct, _far2)) = (carrier(&p.peer), carrier_by(&p.peer, Via::Direct));
+    for c in [&direct, &hub] {
+        p.link.ready(&p.shared, c, 1);
+    }
+    let got = p.link.any_carrier(Lane::Bulk).unwrap();
+    assert!(Arc::ptr_eq(&got, &direct) && hub.spare.load(Relaxed));
 }
 
 async fn sent(c: &Carrier) -> Vec<u8> {

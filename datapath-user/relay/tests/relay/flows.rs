@@ -83,6 +83,31 @@ fn the_client_may_end_first_and_still_read() {
     assert_eq!(all, b"question");
 }
 
+/// Nothing is read from it any more and nothing written to it: only its error tells.
+#[test]
+fn a_client_that_is_killed_after_its_end_is_told_to_a_server_that_says_nothing() {
+    let p = Pair::new();
+    let (tx, rx) = mpsc::channel();
+    let port = serve(move |mut s| {
+        s.read_to_end(&mut Vec::new()).unwrap();
+        s.write_all(b"x").unwrap();
+        let mut error = None;
+        eventually("the server is told", || {
+            error = s.take_error().unwrap();
+            error.is_some()
+        });
+        tx.send(error.map(|e| e.kind())).unwrap();
+    });
+    let mut s = p.connect(port);
+    s.shutdown(Shutdown::Write).unwrap();
+    // With it comes the word that the end has arrived.
+    s.read_exact(&mut [0]).unwrap();
+    socket2::SockRef::from(&s).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(s);
+    let told = rx.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert_eq!(told, Some(ErrorKind::BrokenPipe), "as of any reset after an end");
+}
+
 #[test]
 fn the_server_may_end_first_and_still_read() {
     let p = Pair::new();

@@ -28,9 +28,6 @@ use crate::{
     plan::desired::{Face, Pod},
 };
 
-/// Levels of cgroups below the root at which the hooks look for a pod's.
-const DEEPEST: usize = 16;
-
 /// The machine's own namespace, and the pods in it.
 #[derive(Debug)]
 pub(super) struct Hosts {
@@ -86,8 +83,10 @@ impl Hosts {
             let why = format!("it is not below {}, where the hooks are", self.hooked.display());
             return Err(failed(why.into()));
         }
-        if above.len() > DEEPEST {
-            return Err(failed(format!("it is more than {DEEPEST} levels deep").into()));
+        if above.len() > CgroupId::DEEPEST {
+            return Err(failed(
+                format!("it is more than {} levels deep", CgroupId::DEEPEST).into(),
+            ));
         }
         let mine = cgroup2_mount().and_then(|mount| cgroup::own(&mount).ok());
         if mine.and_then(|mine| cgroup::lineage(&mine).ok()).is_some_and(|m| m.contains(id)) {
