@@ -6,6 +6,7 @@
 //!      └── 5 s, bad hello ─▶ closed     └── ticket expired, other side gone ─▶ closed
 //! ```
 
+mod door;
 mod paths;
 mod splicers;
 
@@ -20,7 +21,7 @@ use std::{
 };
 
 use control_api::session::{RELAY_HELLO, RELAY_PAIRED};
-use datapath_net::path;
+use datapath_net::{pace::LogPace, path};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -30,19 +31,21 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::splicers::Splicers;
+use self::{
+    door::{Door, Stranger},
+    splicers::Splicers,
+};
 use crate::{Hub, carriers::Presented, standing::Member};
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const TICKET_DIGITS: usize = 64;
-/// Connections that have no partner yet, with or without a hello. Beyond it new ones are closed.
-const MAX_UNPAIRED: usize = 1024;
 const PAIRED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The relay's state: who waits, and how many are there.
 #[derive(Default)]
 pub(crate) struct Limits {
     waiting: Mutex<HashMap<String, oneshot::Sender<TcpStream>>>,
+    door: Arc<Door>,
     unpaired: AtomicUsize,
     paired: AtomicUsize,
 }
@@ -92,6 +95,8 @@ enum RelayError {
     Hello,
     #[error("no hello within {} s", HELLO_TIMEOUT.as_secs())]
     Late,
+    #[error("too many others have not said who they are either")]
+    Crowd,
     #[error("the ticket is unknown, expired or spent")]
     Ticket,
     #[error("the other end did not come")]
@@ -119,6 +124,7 @@ impl Hub {
         }
         let splicers = Arc::new(Splicers::start(halt_poll)?);
         let mut connections = JoinSet::new();
+        let said = Arc::new(LogPace::default());
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -134,30 +140,37 @@ impl Hub {
                     continue;
                 }
             };
-            if self.inner.relay.unpaired.load(Ordering::Relaxed) >= MAX_UNPAIRED {
-                tracing::warn!(%remote, "too many unpaired relay connections, closing the newest");
-                continue;
-            }
-            let (hub, splicers) = (self.clone(), Arc::clone(&splicers));
+            let stranger = self.inner.relay.door.enter(remote.ip());
+            let (hub, splicers, said) = (self.clone(), Arc::clone(&splicers), Arc::clone(&said));
             connections.spawn(async move {
-                if let Err(error) = hub.relay(stream, &splicers).await {
-                    tracing::info!(%error, %remote, "relay connection closed");
+                if let Err(error) = hub.relay(stream, stranger, &splicers).await
+                    && let Some(unsaid) = said.may_say()
+                {
+                    tracing::info!(%error, %remote, unsaid, "relay connection closed");
                 }
             });
         }
     }
 
-    async fn relay(&self, mut stream: TcpStream, splicers: &Splicers) -> Result<(), RelayError> {
+    async fn relay(
+        &self,
+        mut stream: TcpStream,
+        mut stranger: Stranger,
+        splicers: &Splicers,
+    ) -> Result<(), RelayError> {
         let relay = &self.inner.relay;
         let counted = Counted::new(&relay.unpaired);
         stream.set_nodelay(true)?;
         // A stranger must not fill what its listener was given for long paths.
         path::at_rest(&stream)?;
-        let Ok(ticket) = timeout(HELLO_TIMEOUT, hello(&mut stream)).await else {
-            return Err(RelayError::Late);
+        let ticket = tokio::select! {
+            said = timeout(HELLO_TIMEOUT, hello(&mut stream)) => said.map_err(|_late| RelayError::Late)??,
+            () = stranger.shown_out() => return Err(RelayError::Crowd),
         };
-        let ticket = ticket?;
-        match self.meet(&ticket) {
+        let met = self.meet(&ticket);
+        // Whoever waits now has a ticket, and of those there are so many.
+        drop(stranger);
+        match met {
             Met::Nobody => Err(RelayError::Ticket),
             Met::Partner(partner) => partner.send(stream).map_err(|_gone| RelayError::Alone),
             Met::Wait(partner, until, ends) => {
