@@ -12,6 +12,7 @@
 //! * [`stock`]: delivery sockets made ahead.
 //! * [`diag`]: what the kernel knows of the TCP connections of a namespace.
 //! * [`echo`]: an echo request from inside one.
+//! * [`pace`]: words in the log for what others can cause as often as they like.
 //! * [`packet`]: IP packets in and out of a namespace.
 //! * [`path`]: congestion control and buffers that suit the path of a connection.
 //! * [`procfs`]: who listens in a namespace.
@@ -26,6 +27,7 @@ pub mod diag;
 pub mod echo;
 pub mod netlink;
 pub mod netns;
+pub mod pace;
 pub mod packet;
 pub mod path;
 pub mod procfs;

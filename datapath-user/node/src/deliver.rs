@@ -7,14 +7,17 @@ use std::{
 };
 
 use control_api::ids::{DomainName, NodeRef};
-use datapath_relay::{BoxFuture, Deliver, LogPace, Reason, Told};
+use datapath_net::pace::LogPace;
+use datapath_relay::{BoxFuture, Deliver, Listening, Reason, Told};
 
 use crate::{
     events::{self, Feed},
     keeper::{Keeper, View},
     kernel::Kernel,
+    mirror::Mirror,
     packets::Packets,
     refusals::Refusals,
+    report,
 };
 
 /// The pod's own stack answers; longer means its backlog is full.
@@ -27,6 +30,7 @@ pub struct Delivery {
     refusals: Arc<Mutex<Refusals>>,
     packets: Arc<Packets>,
     feed: Arc<Feed>,
+    mirror: Arc<Mirror>,
     said: LogPace,
 }
 
@@ -44,8 +48,9 @@ impl Delivery {
         refusals: Arc<Mutex<Refusals>>,
         packets: Arc<Packets>,
         feed: Arc<Feed>,
+        mirror: Arc<Mirror>,
     ) -> Self {
-        Self { keeper, kernel, refusals, packets, feed, said: LogPace::default() }
+        Self { keeper, kernel, refusals, packets, feed, mirror, said: LogPace::default() }
     }
 
     async fn connect(
@@ -117,6 +122,25 @@ impl Deliver for Delivery {
 
     fn packet(&self, domain: &DomainName, peer: &NodeRef, packet: &[u8]) {
         self.packets.from_peer(domain, peer, packet);
+    }
+
+    fn turned(&self) -> Vec<(DomainName, SocketAddr, bool)> {
+        let sockets = self.kernel.turned();
+        if sockets.is_empty() {
+            return Vec::new();
+        }
+        report::turned(&self.keeper.view(), &sockets, |socket| self.kernel.is_open(socket))
+    }
+
+    fn peer_listens(&self, domain: &DomainName, peer: &NodeRef, said: Listening) {
+        let view = self.keeper.view();
+        let holder = view.table.domain(domain).and_then(|d| d.holder(said.at.ip()));
+        match holder {
+            Some(member) if member.node == *peer => {
+                self.mirror.heard(domain.clone(), member.uid.clone(), said);
+            }
+            _ => Refusals::count(&self.refusals, Reason::SourceForged),
+        }
     }
 
     fn refused(&self, domain: &DomainName, dst: SocketAddr, reason: Reason) {

@@ -268,6 +268,11 @@ pub trait Kernel: Send + Sync + 'static {
     /// Of which sockets something changed from now on; the first caller has it. Must be called inside a runtime.
     fn changes(&self) -> Option<BoxStream<'static, Changed>>;
 
+    /// TCP sockets that began to listen or ended since the last call, from when [`Kernel::changes`] was called; which of both,
+    /// [`Kernel::is_open`] says. Whatever a pod did after it called listen() finds the socket here or in an earlier answer. Quick,
+    /// most of all when there are none.
+    fn turned(&self) -> Vec<Socket>;
+
     /// All sockets of this machine's pods that listen, and those of UDP that are bound to a VIP.
     fn sockets(&self) -> Vec<Socket>;
 

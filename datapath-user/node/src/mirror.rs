@@ -1,25 +1,78 @@
-//! What the hub says of the ports of other machines' pods, on its way into the kernel: a connect to a port where nobody listens is
-//! refused here, at once. What is not known, or was not confirmed for some seconds, refuses nobody.
+//! What is known of the ports of other machines' pods, on its way into the kernel: a connect to a port where nobody listens is
+//! refused here, at once. The hub says what is open; the peer itself says what has just opened or closed, ahead of what its pods send then.
+//! What is not known, or was not confirmed for some seconds, refuses nobody.
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use control_api::{ids::DomainName, ports::Ports};
+use datapath_relay::Listening;
 
 use crate::{keeper::chain, kernel::Kernel, plan::desired::mirror_number};
 
 /// The hub sends a line every second. A longer silence is a dead connection: listeners may have opened meanwhile.
 pub const FRESH: Duration = Duration::from_secs(3);
+/// What a peer said of a port counts for so long, whatever the hub says: its word may be the older one.
+const HEARD: Duration = Duration::from_secs(1);
+/// And for so many ports of a pod.
+const MOST: usize = 1024;
 
 type Key = (DomainName, String);
 
 /// The only writer of the kernel's mirror.
 pub struct Mirror {
     kernel: Arc<dyn Kernel>,
-    known: Mutex<BTreeMap<Key, Ports>>,
+    known: Mutex<BTreeMap<Key, Known>>,
+}
+
+/// Of one pod.
+#[derive(Debug, Default)]
+struct Known {
+    /// The hub's word.
+    said: Option<Ports>,
+    /// The peer's, and when it came.
+    heard: BTreeMap<SocketAddr, (Instant, Listening)>,
+    /// What the kernel has at most; all of it unless a write failed.
+    written: Option<Ports>,
+    partly: bool,
+}
+
+impl Known {
+    fn all(&self) -> Option<Ports> {
+        let mut all = self.said.clone()?;
+        for (_, said) in self.heard.values() {
+            let list = if said.at.is_ipv4() { &mut all.tcp } else { &mut all.tcp6 };
+            if said.open {
+                add(list, &[said.at.port()]);
+            } else {
+                list.retain(|port| *port != said.at.port());
+            }
+        }
+        Some(all)
+    }
+
+    fn wrote(&mut self, all: Option<Ports>, whole: bool) {
+        self.partly = !whole;
+        self.written = match (self.written.take(), all) {
+            // With the next word all of it must go that is not in it.
+            (Some(mut old), Some(new)) if !whole => {
+                add(&mut old.tcp, &new.tcp);
+                add(&mut old.tcp6, &new.tcp6);
+                add(&mut old.udp_vip, &new.udp_vip);
+                Some(old)
+            }
+            (old, None) if !whole => old,
+            (_, all) => all,
+        };
+    }
+
+    fn is_empty(&self) -> bool {
+        self.said.is_none() && self.heard.is_empty()
+    }
 }
 
 impl std::fmt::Debug for Mirror {
@@ -36,6 +89,14 @@ impl Mirror {
 
     /// A line of the hub came: what it said before still counts.
     pub fn confirmed(&self) {
+        let now = Instant::now();
+        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for (key, pod) in all.iter_mut().filter(|(_, pod)| !pod.heard.is_empty()) {
+            pod.heard.retain(|_, (at, _)| now.saturating_duration_since(*at) < HEARD);
+            self.write(key, pod);
+        }
+        all.retain(|_, pod| !pod.is_empty());
+        drop(all);
         self.kernel.trust_mirror(FRESH);
     }
 
@@ -46,37 +107,67 @@ impl Mirror {
 
     /// A new stream begins: the hub tells everything again.
     pub fn forget_all(&self) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        for (key, old) in std::mem::take(&mut *known) {
-            self.write(&key, Some(&old), None);
+        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for (key, pod) in &mut *all {
+            pod.said = None;
+            self.write(key, pod);
         }
+        all.retain(|_, pod| !pod.is_empty());
     }
 
     /// The hub says what is open at a pod; `None`: it does not know.
     pub fn say(&self, domain: DomainName, uid: String, ports: Option<Ports>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (domain, uid);
-        let written = self.write(&key, known.get(&key), ports.as_ref());
-        match ports {
-            // What was written in part is unknown, and its ports must go with the next word.
-            Some(ports) if written => known.insert(key, ports),
-            Some(_) => None,
-            None => known.remove(&key),
-        };
+        self.change((domain, uid), |pod| pod.said = ports);
     }
 
-    fn write(&self, (domain, uid): &Key, old: Option<&Ports>, new: Option<&Ports>) -> bool {
+    /// The pod's own node says so. The kernel knows it on return.
+    pub fn heard(&self, domain: DomainName, uid: String, said: Listening) {
+        self.change((domain, uid), |pod| {
+            let before = pod.heard.get(&said.at).map(|(_, before)| before.sequence);
+            // Another carrier was faster.
+            let is_late = before.is_some_and(|before| before >= said.sequence);
+            if !is_late && (before.is_some() || pod.heard.len() < MOST) {
+                pod.heard.insert(said.at, (Instant::now(), said));
+            }
+        });
+    }
+
+    fn change(&self, key: Key, change: impl FnOnce(&mut Known)) {
+        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let pod = all.entry(key.clone()).or_default();
+        change(pod);
+        self.write(&key, pod);
+        if pod.is_empty() {
+            all.remove(&key);
+        }
+    }
+
+    /// Brings the kernel to what is known now.
+    fn write(&self, (domain, uid): &Key, pod: &mut Known) {
+        let all = pod.all();
+        if !pod.partly && all == pod.written {
+            return;
+        }
         // One number per family, since a port may be open to one of them only. Both are tried.
         let done = [true, false].map(|is_v4| {
             let number = mirror_number(domain, uid, is_v4);
             let of = |ports: &Ports| of_family(ports, is_v4);
-            let (old, new) = (old.map(of), new.map(of));
+            let (old, new) = (pod.written.as_ref().map(of), all.as_ref().map(of));
             let done = self.kernel.mirror(number, old.as_ref(), new.as_ref());
             done.inspect_err(
                 |e| tracing::warn!(%domain, uid, error = chain(e), "ports not mirrored"),
             )
         });
-        done.iter().all(Result::is_ok)
+        pod.wrote(all, done.iter().all(Result::is_ok));
+    }
+}
+
+/// Keeps `to` sorted, each once.
+fn add(to: &mut Vec<u16>, ports: &[u16]) {
+    for port in ports {
+        if let Err(place) = to.binary_search(port) {
+            to.insert(place, *port);
+        }
     }
 }
 
@@ -87,40 +178,5 @@ fn of_family(ports: &Ports, is_v4: bool) -> Ports {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kernel::fake::Fake;
-
-    #[test]
-    fn the_kernel_has_what_the_hub_said_last() {
-        let kernel = Arc::new(Fake::default());
-        let mirror = Mirror::new(Arc::<Fake>::clone(&kernel));
-        let (domain, uid): (DomainName, String) = ("d".parse().unwrap(), "u".to_owned());
-        let number = mirror_number(&domain, &uid, true);
-        let held = || kernel.state.lock().unwrap().mirror.get(&number).cloned();
-        let ports = |tcp: &[u16]| Ports { tcp: tcp.to_vec(), ..Ports::default() };
-        mirror.say(domain.clone(), uid.clone(), Some(ports(&[80])));
-        mirror.say(domain.clone(), uid.clone(), Some(ports(&[81])));
-        assert_eq!(held(), Some(ports(&[81])));
-        assert_ne!(
-            number,
-            mirror_number(&"e".parse().unwrap(), &uid, true),
-            "another Domain's pod"
-        );
-        let v6 = mirror_number(&domain, &uid, false);
-        let held6 = || kernel.state.lock().unwrap().mirror.get(&v6).cloned();
-        assert_eq!(held6(), Some(ports(&[])), "nothing is open to IPv6");
-        let both = Ports { tcp6: vec![443], ..ports(&[81]) };
-        mirror.say(domain.clone(), uid.clone(), Some(both));
-        assert_eq!((held(), held6()), (Some(ports(&[81])), Some(ports(&[443]))));
-        mirror.say(domain.clone(), uid.clone(), None);
-        assert_eq!(held(), None);
-        mirror.say(domain, uid, Some(ports(&[82])));
-        mirror.forget_all();
-        assert_eq!(held(), None);
-        mirror.confirmed();
-        assert_eq!(kernel.state.lock().unwrap().fresh, FRESH);
-        mirror.distrust();
-        assert_eq!(kernel.state.lock().unwrap().fresh, Duration::ZERO);
-    }
-}
+#[path = "mirror_tests.rs"]
+mod tests;

@@ -15,7 +15,8 @@ use control_identity::{
     machine::{EnrolError, Identity, MachineConfig},
     session::{self, Moved, SessionState},
 };
-use datapath_relay::{Deliver, LogPace, Paths, Relay, RelayConfig, RelayError};
+use datapath_net::pace::LogPace;
+use datapath_relay::{Deliver, Paths, Relay, RelayConfig, RelayError};
 use tokio::{
     net::{TcpListener, UnixListener},
     runtime::Handle,
@@ -133,12 +134,14 @@ impl Core {
             Arc::clone(&refusals),
             Arc::clone(&feed),
         ));
+        let mirror = Arc::new(Mirror::new(Arc::clone(&kernel)));
         let delivery = Arc::new(Delivery::new(
             keeper.clone(),
             Arc::clone(&kernel),
             Arc::clone(&refusals),
             Arc::clone(&packets),
             Arc::clone(&feed),
+            Arc::clone(&mirror),
         ));
         let deliver: Arc<dyn Deliver> = Arc::<Delivery>::clone(&delivery);
         let relay = Relay::new(relay_config, deliver, paths)?;
@@ -165,7 +168,6 @@ impl Core {
             feed,
             session,
         });
-        let mirror = Arc::new(Mirror::new(Arc::clone(&kernel)));
         Ok(Self { keeper, task, relay, observer, mirror, kernel })
     }
 }
@@ -277,9 +279,10 @@ async fn start(
         });
     }
     let (publish, open) = watch::channel(Arc::default());
-    let (following, halt) = (keeper.clone(), stop.clone());
+    let (following, halt, telling) = (keeper.clone(), stop.clone(), relay.clone());
     part(&mut set, "the report of ports", async move {
-        halt.run_until_cancelled(report::follow(kernel, following, publish)).await;
+        let tell = || telling.tell_listeners();
+        halt.run_until_cancelled(report::follow(kernel, following, publish, tell)).await;
         // Without events of the kernel nothing is told; that is no reason to stop.
         halt.cancelled().await;
     });

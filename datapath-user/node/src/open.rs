@@ -10,7 +10,8 @@ use control_api::{
     ids::NodeRef,
     session::{Member, Protocol},
 };
-use datapath_relay::{Admitted, Deliver as _, LogPace, OpenRequest, Reason, Relay};
+use datapath_net::pace::LogPace;
+use datapath_relay::{Admitted, Deliver as _, OpenRequest, Reason, Relay};
 use tokio::{net::TcpStream, runtime::Handle};
 
 use crate::{

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -18,7 +18,7 @@ use futures::{Stream, StreamExt as _};
 use tokio::sync::watch;
 
 use crate::{
-    keeper::{Keeper, LocalPod},
+    keeper::{Keeper, LocalPod, View},
     kernel::{ANY_V6_ONLY, Changed, Kernel, Socket},
     plan::desired::Face,
 };
@@ -28,8 +28,14 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// By Domain and uid.
 pub type Open = BTreeMap<(DomainName, String), Ports>;
 
-/// Follows the hooks and the pods and publishes what is open, until dropped.
-pub async fn follow(kernel: Arc<dyn Kernel>, keeper: Keeper, publish: watch::Sender<Arc<Open>>) {
+/// Follows the hooks and the pods and publishes what is open, until dropped. `tell` tells peers of new listeners; what waits to be
+/// sent does it itself, so this matters where nothing is.
+pub async fn follow(
+    kernel: Arc<dyn Kernel>,
+    keeper: Keeper,
+    publish: watch::Sender<Arc<Open>>,
+    tell: impl Fn(),
+) {
     let mut view = keeper.watch();
     // Without events the lists would be wrong as soon as a socket comes: then nothing is said, and nobody is refused for it.
     let Some(mut changes) = kernel.changes() else { return };
@@ -48,11 +54,14 @@ pub async fn follow(kernel: Arc<dyn Kernel>, keeper: Keeper, publish: watch::Sen
                 // A pod that comes brings sockets that are older than its entry.
                 sockets = kernel.sockets().into_iter().collect();
             }
-            changed = changes.next() => match changed {
-                Some(Changed::Socket(socket)) if kernel.is_open(&socket) => drop(sockets.insert(socket)),
-                Some(Changed::Socket(socket)) => drop(sockets.remove(&socket)),
-                Some(Changed::All) => sockets = kernel.sockets().into_iter().collect(),
-                None => return,
+            changed = changes.next() => {
+                tell();
+                match changed {
+                    Some(Changed::Socket(s)) if kernel.is_open(&s) => drop(sockets.insert(s)),
+                    Some(Changed::Socket(s)) => drop(sockets.remove(&s)),
+                    Some(Changed::All) => sockets = kernel.sockets().into_iter().collect(),
+                    None => return,
+                }
             }
         }
     }
@@ -77,6 +86,34 @@ fn open<'a>(pods: impl Iterator<Item = &'a LocalPod>, sockets: &BTreeSet<Socket>
         Ports { tcp: list(tcp), tcp6: list(tcp6), udp_vip: list(udp) }
     };
     pods.map(|pod| ((pod.attached.domain.clone(), pod.attached.uid.clone()), of(pod))).collect()
+}
+
+/// Where peers see it that these TCP sockets began to listen or ended, and whether something listens there now.
+pub fn turned(
+    view: &View,
+    sockets: &[Socket],
+    is_open: impl Fn(&Socket) -> bool,
+) -> Vec<(DomainName, SocketAddr, bool)> {
+    let mut seen = BTreeSet::new();
+    for s in sockets {
+        for pod in view.pods.values().filter(|pod| pod.join.cookie == s.cookie) {
+            let faces = &pod.join.pod.faces;
+            for face in faces.iter().filter(|face| leads_to(face, s.at.ip())) {
+                let mut places = places(face).map(|ip| SocketAddr::new(ip, s.at.port()));
+                let open = places.any(|at| is_open(&Socket { at, ..*s }));
+                let at = SocketAddr::new(face.vip, s.at.port());
+                seen.insert((pod.attached.domain.clone(), at, open));
+            }
+        }
+    }
+    seen.into_iter().collect()
+}
+
+/// All addresses of listeners that this VIP leads to.
+fn places(face: &Face) -> impl Iterator<Item = IpAddr> {
+    let any = Ipv6Addr::UNSPECIFIED.into();
+    let own = if face.vip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { ANY_V6_ONLY };
+    [any, own, face.vip].into_iter().chain(face.real)
 }
 
 /// Whether a VIP leads to a listener at this address.

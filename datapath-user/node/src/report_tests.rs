@@ -54,6 +54,20 @@ fn a_listener_is_told_to_the_families_that_reach_it() {
 }
 
 #[test]
+fn peers_are_told_of_an_address_what_all_its_sockets_together_make_of_it() {
+    let (view, domain) = (view(), "d".parse::<DomainName>().unwrap());
+    let other = Socket { cookie: 78, ..tcp("[::]:83") };
+    let open = [tcp("0.0.0.0:80"), tcp("10.2.0.1:81"), tcp("127.0.0.1:82"), other];
+    let of = |sockets: &[Socket]| turned(&view, sockets, |s| open.contains(s));
+    let at = |vip: &str, open| vec![(domain.clone(), vip.parse().unwrap(), open)];
+    assert_eq!(of(&[tcp("0.0.0.0:80")]), at("10.2.0.1:80", true));
+    assert_eq!(of(&[tcp("[::]:80"), tcp("0.0.0.0:80")]), at("10.2.0.1:80", true), "one has ended");
+    assert_eq!(of(&[tcp("[::]:81")]), at("10.2.0.1:81", true), "another is at the VIP");
+    assert_eq!(of(&[tcp("[::]:84")]), at("10.2.0.1:84", false));
+    assert_eq!(of(&[tcp("127.0.0.1:82"), other]), []);
+}
+
+#[test]
 fn only_what_changed_is_told_after_the_snapshot() {
     let key = |uid: &str| ("d".parse::<DomainName>().unwrap(), uid.to_owned());
     let old = Open::from([(key("a"), ports(&[1], &[])), (key("b"), ports(&[2], &[]))]);
@@ -89,7 +103,9 @@ async fn a_socket_that_comes_or_goes_is_published_at_once() {
     let (keeper, _inbox) = Keeper::new("s1/n1".parse().unwrap());
     let (keeper, _views) = keeper.with_view(view());
     let (publish, mut open) = watch::channel(Arc::default());
-    let work = tokio::spawn(follow(Arc::<Fake>::clone(&kernel) as _, keeper, publish));
+    let (told, tells) = std::sync::mpsc::channel();
+    let tell = move || told.send(()).unwrap();
+    let work = tokio::spawn(follow(Arc::<Fake>::clone(&kernel) as _, keeper, publish, tell));
     open.changed().await.unwrap();
     assert!(open.borrow_and_update().values().all(|p| *p == Ports::default()));
     let socket = tcp("[::]:8080");
@@ -97,6 +113,7 @@ async fn a_socket_that_comes_or_goes_is_published_at_once() {
     events.unbounded_send(Changed::Socket(socket)).unwrap();
     open.changed().await.unwrap();
     assert!(open.borrow_and_update().values().all(|p| p.tcp == [8080]));
+    tells.try_recv().unwrap();
     kernel.state.lock().unwrap().sockets.clear();
     events.unbounded_send(Changed::All).unwrap();
     open.changed().await.unwrap();

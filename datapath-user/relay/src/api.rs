@@ -43,6 +43,19 @@ pub trait Deliver: Send + Sync + 'static {
         let _: (&DomainName, &NodeRef, &[u8]) = (domain, peer, packet);
     }
 
+    /// Virtual addresses of this node's pods at which a TCP socket began to listen, or the last one ended, since the last call; and
+    /// which of both is so now. Asked before anything leaves, so that a peer to whom a pod tells a port can connect to it at
+    /// once: without news it must cost next to nothing. Must not block. None unless implemented.
+    fn turned(&self) -> Vec<(DomainName, SocketAddr, bool)> {
+        Vec::new()
+    }
+
+    /// The peer says so of one of its pods: the owner checks that the address is that of a pod on `peer`. What the pod sent
+    /// afterwards comes when this has returned. Must not block. Does nothing unless implemented.
+    fn peer_listens(&self, domain: &DomainName, peer: &NodeRef, said: Listening) {
+        let _: (&DomainName, &NodeRef, Listening) = (domain, peer, said);
+    }
+
     /// Told on the opening side when a flow to `dst` was refused by the peer, so that the owner can
     /// remember it for a second. Must not block. Does nothing unless implemented.
     fn refused(&self, domain: &DomainName, dst: SocketAddr, reason: Reason) {
@@ -59,6 +72,15 @@ pub trait Deliver: Send + Sync + 'static {
     fn tell(&self, told: Told) {
         drop(told);
     }
+}
+
+/// Whether a virtual address is listened at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listening {
+    /// A greater one is a later word of the same node.
+    pub sequence: u64,
+    pub at: SocketAddr,
+    pub open: bool,
 }
 
 /// How to reach peers: `rlark-node` implements it.

@@ -15,13 +15,13 @@ use datapath_net::path as net_path;
 use datapath_net::sockets::tcp_info;
 use datapath_wire::{
     Frame,
-    frame::{HEAD, PACKETS},
+    frame::{HEAD, LISTENERS, PACKETS},
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    api::{Lane, PacketLoss, RelayConfig, Via},
+    api::{Lane, Listening, PacketLoss, RelayConfig, Via},
     pipe::Gate,
     queue::{Closed, Queue},
     shared::Hold as _,
@@ -132,6 +132,14 @@ impl Carrier {
             Ok(true) => Ok(()),
             Ok(false) => Err(PacketLoss::QueueFull),
             Err(Closed) => Err(PacketLoss::NoPeer),
+        }
+    }
+
+    /// Says, ahead of everything that waits, whether something listens there.
+    pub(crate) fn tell_listening(&self, told: Listening) {
+        let Listening { sequence, at, open } = told;
+        if self.features.load(Relaxed) & LISTENERS != 0 {
+            self.queue.push_first(Frame::Listening { sequence, at, open }.to_bytes());
         }
     }
 

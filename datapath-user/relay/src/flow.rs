@@ -174,6 +174,8 @@ impl Flow {
     /// Opener: uses `carrier` from now on, by OPEN or RESUME. False when the carrier is dead, or a
     /// better one stands meanwhile.
     pub(crate) fn attach(&self, shared: &Shared, carrier: &Arc<Carrier>) -> bool {
+        // OPEN takes the first bytes along.
+        shared.tell_listeners();
         {
             let mut guard = self.core.hold();
             let c = &mut *guard;

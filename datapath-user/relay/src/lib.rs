@@ -14,7 +14,7 @@ mod flow;
 mod histogram;
 mod identity;
 mod link;
-mod pace;
+mod listeners;
 mod pipe;
 mod queue;
 mod relay;
@@ -23,8 +23,8 @@ mod ssh;
 
 pub use api::{
     BoxFuture, CarrierStats, Counters, Deliver, DirectStats, DomainIdentity, FlowState, FlowStats,
-    Lane, OpenRequest, PacketLoss, Path, Paths, Race, Reason, RelayConfig, RelayError, Told, Via,
+    Lane, Listening, OpenRequest, PacketLoss, Path, Paths, Race, Reason, RelayConfig, RelayError,
+    Told, Via,
 };
 pub use histogram::Times;
-pub use pace::LogPace;
 pub use relay::{Admitted, Relay};

@@ -157,9 +157,10 @@ impl Link {
         epoch: u64,
     ) {
         let (stale, old) = {
+            let listeners = shared.listeners.hold();
             let mut s = self.state.hold();
             if s.gone || !Self::admits(&s, carrier) {
-                drop(s);
+                drop((s, listeners));
                 carrier.kill();
                 return;
             }
@@ -175,6 +176,8 @@ impl Link {
                 Self::forget_rest(&mut s);
             }
             s.carriers.push(Arc::clone(carrier));
+            // Before a flow can come to it.
+            listeners.of(&self.key.domain).for_each(|told| carrier.tell_listening(told));
             carrier.up.store(true, Relaxed);
             s.mark_spare();
             if carrier.lane == Lane::Interactive {

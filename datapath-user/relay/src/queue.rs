@@ -26,6 +26,8 @@ const MAX_ANSWERS: usize = 16 << 20;
 /// Packets beyond this are lost, as in any full queue of a network: who sends them expects that, and a
 /// packet that comes late is worth less than the next.
 const MAX_PACKETS: usize = 256 << 10;
+/// Frames that go first; more come only while the peer does not read.
+const MAX_FIRST: usize = 1024;
 
 struct Item {
     frame: Bytes,
@@ -35,6 +37,8 @@ struct Item {
 
 #[derive(Default)]
 struct State {
+    /// What the peer must know before all else.
+    first: VecDeque<Bytes>,
     small: VecDeque<Item>,
     small_bytes: usize,
     /// Of the small ones those that no turn bounds.
@@ -121,6 +125,19 @@ impl Queue {
         Ok(())
     }
 
+    /// A small frame that overtakes all that waits; lost when the peer does not read for long.
+    pub(crate) fn push_first(&self, frame: Bytes) {
+        {
+            let mut s = self.state.hold();
+            if s.closed || s.first.len() >= MAX_FIRST {
+                return;
+            }
+            s.urgent = true;
+            s.first.push_back(frame);
+        }
+        self.wake.notify_one();
+    }
+
     /// A PACKET, of any size; false when there is no room and it is lost. Packets keep their order.
     pub(crate) fn push_packet(&self, frame: Bytes) -> Result<bool, Closed> {
         {
@@ -175,6 +192,7 @@ impl Queue {
             s.closed = true;
             (s.small_bytes, s.answer_bytes, s.packet_bytes) = (0, 0, 0);
             s.packets.clear();
+            s.first.clear();
             (std::mem::take(&mut s.small), std::mem::take(&mut s.large))
         };
         drop(dropped);
@@ -195,10 +213,17 @@ impl State {
     }
 
     fn has_none(&self) -> bool {
-        self.small.is_empty() && self.large.is_empty() && self.packets.is_empty()
+        self.first.is_empty()
+            && self.small.is_empty()
+            && self.large.is_empty()
+            && self.packets.is_empty()
     }
 
     fn pick(&mut self) -> Option<Bytes> {
+        if !self.first.is_empty() {
+            let all: Vec<u8> = self.first.drain(..).flatten().collect();
+            return Some(all.into());
+        }
         let others = !(self.small.is_empty() && self.large.is_empty());
         if !self.packets.is_empty() && (self.packets_next || !others) {
             self.packets_next = false;
@@ -275,6 +300,23 @@ mod tests {
             order.push(q.next(&mut linger).await.unwrap()[0]);
         }
         assert_eq!(order, [3, 3, 3, 3, 1, 3, 3]);
+    }
+
+    #[tokio::test]
+    async fn what_goes_first_overtakes_all_and_is_bounded() {
+        let (q, mut linger) = (Queue::default(), Linger::new());
+        q.push_packet(frame(1, 100)).unwrap();
+        q.push(frame(2, 10), None).unwrap();
+        q.push(frame(3, 60_000), None).unwrap();
+        (0..2 * MAX_FIRST).for_each(|_| q.push_first(frame(4, 26)));
+        let first = q.next(&mut linger).await.unwrap();
+        assert_eq!((first[0], first.len()), (4, 26 * MAX_FIRST));
+        let mut order = Vec::new();
+        while !q.is_empty() {
+            order.push(q.next(&mut linger).await.unwrap()[0]);
+        }
+        order.sort_unstable();
+        assert_eq!(order, [1, 2, 3]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,6 +13,7 @@ use std::{
 };
 
 use control_api::ids::{DomainName, NodeRef};
+use datapath_net::pace::LogPace;
 use datapath_wire::frame::MAX_PACKET;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -25,7 +26,6 @@ use crate::{
     flow::{self, Flow, Landed},
     histogram::Times,
     identity::Identity,
-    pace::LogPace,
     shared::{Hold as _, LaneThread, Limits, Shared, Tally, add},
     ssh,
 };
@@ -115,6 +115,7 @@ impl Relay {
             tally: Tally::default(),
             history: Mutex::default(),
             limits: Limits::default(),
+            listeners: Mutex::default(),
             refusals_said: LogPace::default(),
             epoch: rand::random(),
             next_flow: AtomicU64::new(1),
@@ -270,6 +271,12 @@ impl Relay {
         }
     }
 
+    /// Asks [`Deliver::turned`] and tells peers, on every carrier of the Domain. The relay does so itself before anything
+    /// leaves; the owner calls it when there is news, for what pods hear of each other in other ways.
+    pub fn tell_listeners(&self) {
+        self.shared.tell_listeners();
+    }
+
     /// Sends an IP packet to the node `peer`. While no carrier stands a few wait for one, as they would for an address on a LAN.
     ///
     /// # Errors
@@ -286,6 +293,7 @@ impl Relay {
         if self.shared.identity(domain).is_none() {
             return Err(PacketLoss::NoIdentity);
         }
+        self.shared.tell_listeners();
         self.shared.link(domain, peer).send_packet(&self.shared, packet)
     }
 

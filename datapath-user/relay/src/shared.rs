@@ -11,6 +11,7 @@ use std::{
 };
 
 use control_api::ids::{DomainName, NodeRef};
+use datapath_net::pace::LogPace;
 use tokio_util::task::TaskTracker;
 
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     histogram::Histogram,
     identity::Identity,
     link::Link,
-    pace::LogPace,
+    listeners::Recent,
 };
 
 /// A mutex that a panicked holder does not spoil: every critical section here leaves whole state.
@@ -103,6 +104,7 @@ pub(crate) struct Shared {
     pub(crate) tally: Tally,
     pub(crate) history: Mutex<VecDeque<FlowStats>>,
     pub(crate) limits: Limits,
+    pub(crate) listeners: Mutex<Recent>,
     pub(crate) refusals_said: LogPace,
     /// Tells peers that this process is new.
     pub(crate) epoch: u64,

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use datapath_wire::{
     Decoder, Frame, Hello,
-    frame::{PACKETS, VERSION},
+    frame::{LISTENERS, PACKETS, VERSION},
 };
 use russh::{
     Channel, ChannelId, ChannelWriteHalf, client,
@@ -20,7 +20,7 @@ use russh::{
 use tokio::sync::Notify;
 
 use crate::{
-    api::{Lane, Path, RelayError},
+    api::{Lane, Listening, Path, RelayError},
     carrier::{Carrier, lane_name},
     identity::{self, Identity},
     link::Link,
@@ -96,6 +96,10 @@ impl Hand {
             Frame::Packet { bytes } => {
                 carrier.used();
                 shared.deliver.packet(&link.key.domain, &link.key.peer, bytes);
+            }
+            Frame::Listening { sequence, at, open } => {
+                let (domain, peer) = (&link.key.domain, &link.key.peer);
+                shared.deliver.peer_listens(domain, peer, Listening { sequence, at, open });
             }
             // What follows its HELLO when it is not let in.
             _ if carrier.is_dead() => {}
@@ -214,7 +218,7 @@ impl Half {
 fn hello(shared: &Shared, carrier: &Carrier) {
     carrier.post(&Frame::Hello(Hello {
         version: VERSION,
-        features: PACKETS,
+        features: PACKETS | LISTENERS,
         epoch: shared.epoch,
         node: shared.config.node.to_string(),
     }));

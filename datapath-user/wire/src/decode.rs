@@ -139,6 +139,7 @@ impl Head {
             kind::ACCEPT | kind::ACK | kind::CREDIT | kind::FIN | kind::PING | kind::PONG => (8, 8),
             // The shortest header that an IP packet can have.
             kind::PACKET => (20, MAX_PACKET),
+            kind::LISTENING => (27, 27),
             kind::REJECT | kind::RST => (1, 1),
             kind::RESUME | kind::RESUMED => (20, 20),
             _ => return Err(WireError::UnknownType { kind }),
@@ -149,7 +150,8 @@ impl Head {
         if len < least {
             return Err(WireError::Malformed { kind, len });
         }
-        let carrier = matches!(kind, kind::HELLO | kind::PING | kind::PONG | kind::PACKET);
+        let carrier =
+            matches!(kind, kind::HELLO | kind::PING | kind::PONG | kind::PACKET | kind::LISTENING);
         if carrier != (flow == 0) {
             return Err(WireError::WrongFlow { kind, flow });
         }
@@ -179,6 +181,10 @@ impl Head {
             kind::FIN => Frame::Fin { flow, offset: p.try_get_u64().ok()? },
             kind::PING => Frame::Ping { token: p.try_get_u64().ok()? },
             kind::PACKET => Frame::Packet { bytes: p },
+            kind::LISTENING => {
+                let (sequence, at) = (p.try_get_u64().ok()?, address(&mut p)?);
+                Frame::Listening { sequence, at, open: p.try_get_u8().ok()? != 0 }
+            }
             kind::PONG => Frame::Pong { token: p.try_get_u64().ok()? },
             kind::REJECT => Frame::Reject { flow, reason: Reason::from_code(p.try_get_u8().ok()?) },
             kind::RST => Frame::Rst { flow, reason: Reason::from_code(p.try_get_u8().ok()?) },

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The flow id's top bit tells which side opened it (so both ends may open without asking); the
-//! frames of no flow (HELLO, PING, PONG, PACKET) use flow 0. DATA and FIN say their offset, so
+//! frames of no flow (HELLO, PING, PONG, PACKET, LISTENING) use flow 0. DATA and FIN say their offset, so
 //! that a receiver can drop what it already has after a resume: repeating is always safe.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -33,6 +33,8 @@ pub const MAX_FIRST: usize = 16 * 1024;
 pub const MAX_PACKET: usize = MAX_FRAME - HEAD;
 /// [`Hello::features`]: takes PACKET.
 pub const PACKETS: u32 = 1;
+/// [`Hello::features`]: takes LISTENING.
+pub const LISTENERS: u32 = 2;
 /// The longest node name in a HELLO.
 pub const MAX_NODE: usize = 320;
 /// Set in the flow ids that the greater side opened, see [`side_bit`].
@@ -56,6 +58,7 @@ pub mod kind {
     pub const PING: u8 = 12;
     pub const PONG: u8 = 13;
     pub const PACKET: u8 = 14;
+    pub const LISTENING: u8 = 15;
 }
 
 /// The side bit for flows opened by `me` towards `peer`: both ends compute opposite values.
@@ -68,7 +71,7 @@ pub fn side_bit(me: &str, peer: &str) -> u32 {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub version: u16,
-    /// Bits that both sides must know before they use a later addition: [`PACKETS`].
+    /// Bits that both sides must know before they use a later addition: [`PACKETS`], [`LISTENERS`].
     pub features: u32,
     /// Drawn when the process starts: another value means that the peer forgot its flows.
     pub epoch: u64,
@@ -151,6 +154,14 @@ pub enum Frame<'a> {
     Packet {
         bytes: &'a [u8],
     },
+    /// At this virtual address, of one of the sender's pods, a TCP socket began to listen (`open`) or the last one ended: known before
+    /// anything arrives that the pod sent after it. What is said of an address with a lower `sequence` is older, on whichever
+    /// carrier it comes. Only to a peer whose HELLO has [`LISTENERS`].
+    Listening {
+        sequence: u64,
+        at: SocketAddr,
+        open: bool,
+    },
     Ping {
         token: u64,
     },
@@ -224,6 +235,12 @@ impl Frame<'_> {
                 let bytes = bytes.get(..MAX_PACKET).unwrap_or(bytes);
                 head(out, 0, kind::PACKET, bytes.len());
                 out.put_slice(bytes);
+            }
+            Self::Listening { sequence, at, open } => {
+                head(out, 0, kind::LISTENING, 27);
+                out.put_u64(*sequence);
+                put_addr(out, *at);
+                out.put_u8(u8::from(*open));
             }
             Self::Accept { flow, credit: v } => word(out, *flow, kind::ACCEPT, *v),
             Self::Ack { flow, offset: v } => word(out, *flow, kind::ACK, *v),

@@ -42,7 +42,7 @@ fn a_frame(which: u8, flow: u32, n: u64, body: &[u8]) -> Frame<'_> {
         src: ([10, 0, 0, n as u8], n as u16).into(),
         dst: "[fd00::7]:443".parse().unwrap(),
     };
-    match which % 13 {
+    match which % 14 {
         0 => Frame::Open { flow, open, first: &body[..body.len().min(MAX_FIRST)] },
         1 => Frame::Accept { flow, credit: n },
         2 => Frame::Reject { flow, reason },
@@ -55,6 +55,7 @@ fn a_frame(which: u8, flow: u32, n: u64, body: &[u8]) -> Frame<'_> {
         9 => Frame::Resumed { flow, generation, received: n, limit: !n },
         10 => Frame::Pong { token: n },
         11 if body.len() >= 20 => Frame::Packet { bytes: body },
+        12 => Frame::Listening { sequence: n, at: open.src, open: n.is_multiple_of(2) },
         _ => Frame::Ping { token: n },
     }
 }

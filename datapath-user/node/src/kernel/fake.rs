@@ -47,6 +47,7 @@ pub(crate) struct State {
     pub(crate) mirror: BTreeMap<u64, Ports>,
     pub(crate) fresh: Duration,
     pub(crate) sockets: BTreeSet<Socket>,
+    pub(crate) turned: Vec<Socket>,
     pub(crate) seen: Option<futures::channel::mpsc::UnboundedReceiver<Seen>>,
     pub(crate) watched: Duration,
     pub(crate) changes: Option<futures::channel::mpsc::UnboundedReceiver<Changed>>,
@@ -192,6 +193,10 @@ impl Kernel for Fake {
 
     fn changes(&self) -> Option<BoxStream<'static, Changed>> {
         self.state.lock().unwrap().changes.take().map(futures::StreamExt::boxed)
+    }
+
+    fn turned(&self) -> Vec<Socket> {
+        std::mem::take(&mut self.state.lock().unwrap().turned)
     }
 
     fn sockets(&self) -> Vec<Socket> {

@@ -19,7 +19,7 @@ use std::{
 use control_api::{attach::INTERFACE, ports::Ports, session::ProbeHop};
 use datapath_loader::{
     BpffsMount, DomainId as KernelDomain, Listening as Found, LoadError, MapError, MirrorId,
-    NetnsCookie, Open as OpenPorts, Probe, probe,
+    Open as OpenPorts, Probe, probe,
 };
 use datapath_net::{
     echo::echo,
@@ -337,15 +337,12 @@ impl Kernel for Machine {
         all(dp.listeners(), false).chain(all(dp.udp_on_vip(), true)).collect()
     }
 
+    fn turned(&self) -> Vec<Socket> {
+        self.shared.news.turned()
+    }
+
     fn is_open(&self, socket: &Socket) -> bool {
-        let (dp, netns) = (&self.shared.datapath, NetnsCookie(socket.cookie));
-        let found = if socket.udp {
-            dp.is_udp_on_vip(netns, socket.at.port())
-        } else {
-            dp.is_listening(netns, socket.at)
-        };
-        // What cannot be read must not be refused.
-        found.unwrap_or(true)
+        self.shared.is_open(socket)
     }
 
     fn answer_on_vip(&self, domain: DomainId, member: SocketAddr, ttl: Duration) {

@@ -143,6 +143,7 @@ impl Flow {
             Frame::Open { .. }
             | Frame::Hello(_)
             | Frame::Packet { .. }
+            | Frame::Listening { .. }
             | Frame::Ping { .. }
             | Frame::Pong { .. } => {}
         }

@@ -339,6 +339,7 @@ impl Flow {
             if send {
                 // Never closed, so there is always a turn in the end.
                 if let Ok(turn) = Arc::clone(&self.turn).acquire_owned().await {
+                    shared.tell_listeners();
                     self.send_one(turn);
                 }
                 continue;

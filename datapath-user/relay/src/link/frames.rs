@@ -32,9 +32,11 @@ impl Link {
             | Frame::Rst { flow, .. }
             | Frame::Resume { flow, .. }
             | Frame::Resumed { flow, .. } => *flow,
-            Frame::Hello(_) | Frame::Packet { .. } | Frame::Ping { .. } | Frame::Pong { .. } => {
-                return;
-            }
+            Frame::Hello(_)
+            | Frame::Packet { .. }
+            | Frame::Listening { .. }
+            | Frame::Ping { .. }
+            | Frame::Pong { .. } => return,
         };
         let Some(flow) = self.flow(id) else {
             // Late frames of an ended flow are usual; only who waits for an answer gets one.

@@ -140,7 +140,7 @@ fn relay(name: &str, change: &impl Fn(&mut RelayConfig), ways: &Arc<Ways>) -> Re
     change(&mut c);
     let (mine, theirs) = if name == "east/a" { (VIP_A, VIP_B) } else { (VIP_B, VIP_A) };
     let paths = Arc::new(Handle(Arc::clone(ways)));
-    Relay::new(c, Arc::new(Local { mine, theirs }), paths).unwrap()
+    Relay::new(c, Arc::new(Local { mine, theirs, listeners: Arc::default() }), paths).unwrap()
 }
 
 impl Two {
@@ -391,7 +391,7 @@ impl Paths for OnlyHub {
 fn the_side_that_can_reach_the_other_makes_the_carrier_for_both() {
     let ca = new_key();
     let (a_ways, b_ways) = (ways("east/a"), ways("west/b"));
-    let deliver = Arc::new(Local { mine: VIP_A, theirs: VIP_B });
+    let deliver = Arc::new(Local { mine: VIP_A, theirs: VIP_B, listeners: Arc::default() });
     let paths = Arc::new(OnlyHub(Arc::clone(&a_ways)));
     let a = Relay::new(config("east/a"), deliver, paths).unwrap();
     let b = relay("west/b", &|_| {}, &b_ways);
@@ -422,7 +422,7 @@ fn the_side_that_can_reach_the_other_makes_the_carrier_for_both() {
 #[test]
 fn a_peer_that_listens_nowhere_is_not_asked_again() {
     let p = Two::with(|c| c.direct_every = Duration::from_millis(50), |_| {});
-    let deliver = Arc::new(Local { mine: VIP_A, theirs: VIP_B });
+    let deliver = Arc::new(Local { mine: VIP_A, theirs: VIP_B, listeners: Arc::default() });
     let a = Relay::new(
         RelayConfig { direct_every: Duration::from_millis(50), ..config("east/a") },
         deliver,

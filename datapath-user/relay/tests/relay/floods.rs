@@ -203,7 +203,7 @@ fn a_flood_of_opens_is_refused_with_reasons_and_other_peers_go_on() {
     let (a_way, b_way) = (Arc::<Way>::default(), Arc::<Way>::default());
     let ways = || -> [Arc<dyn Paths>; 2] { [Arc::<Way>::clone(&a_way), Arc::<Way>::clone(&b_way)] };
     let [to_b, to_a] = ways();
-    let local = |mine, theirs| Local { mine, theirs };
+    let local = |mine, theirs| Local { mine, theirs, listeners: Arc::default() };
     let a = Relay::new(config("east/a"), Arc::new(local(VIP_A, VIP_B)), to_b).unwrap();
     let mut of_b = config("west/b");
     of_b.flows_per_pod = PER_POD;

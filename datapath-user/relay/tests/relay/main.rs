@@ -14,5 +14,6 @@ mod direct;
 mod faults;
 mod floods;
 mod flows;
+mod listeners;
 mod pair;
 mod trust;

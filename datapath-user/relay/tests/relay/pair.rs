@@ -12,8 +12,8 @@ use std::{
 
 use control_api::ids::{DomainName, NodeRef};
 use datapath_relay::{
-    BoxFuture, Counters, Deliver, DomainIdentity, Lane, OpenRequest, Path, Paths, Reason, Relay,
-    RelayConfig,
+    BoxFuture, Counters, Deliver, DomainIdentity, Lane, Listening, OpenRequest, Path, Paths,
+    Reason, Relay, RelayConfig,
 };
 use russh::keys::{Algorithm, Certificate, PrivateKey, ssh_key::certificate};
 
@@ -136,9 +136,28 @@ pub(crate) fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
 pub(crate) struct Local {
     pub(crate) mine: Ipv4Addr,
     pub(crate) theirs: Ipv4Addr,
+    pub(crate) listeners: Arc<Listeners>,
+}
+
+/// Of one node: what began to listen on it or ended, and what it has heard of the other.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    pub(crate) turned: Mutex<Vec<(SocketAddr, bool)>>,
+    pub(crate) heard: Mutex<Vec<Listening>>,
 }
 
 impl Deliver for Local {
+    fn turned(&self) -> Vec<(DomainName, SocketAddr, bool)> {
+        let turned = std::mem::take(&mut *self.listeners.turned.lock().unwrap());
+        turned.into_iter().map(|(at, open)| (domain(), at, open)).collect()
+    }
+
+    fn peer_listens(&self, of: &DomainName, peer: &NodeRef, said: Listening) {
+        let from = node(if said.at.ip() == VIP_A { "east/a" } else { "west/b" });
+        assert_eq!((of, peer), (&domain(), &from));
+        self.listeners.heard.lock().unwrap().push(said);
+    }
+
     fn deliver<'a>(
         &'a self,
         _: &'a DomainName,
@@ -170,6 +189,8 @@ pub(crate) struct Pair {
     pub(crate) b: Relay,
     pub(crate) a_way: Arc<Way>,
     pub(crate) b_way: Arc<Way>,
+    pub(crate) a_listeners: Arc<Listeners>,
+    pub(crate) b_listeners: Arc<Listeners>,
     pub(crate) ca: PrivateKey,
 }
 
@@ -190,18 +211,20 @@ impl Pair {
     /// Without identities.
     pub(crate) fn strangers(change: impl Fn(&mut RelayConfig)) -> Self {
         let (a_way, b_way) = (Arc::<Way>::default(), Arc::<Way>::default());
-        let make = |name: &str, mine, theirs, way: &Arc<Way>| {
+        let (a_listeners, b_listeners) = (Arc::<Listeners>::default(), Arc::<Listeners>::default());
+        let make = |name: &str, mine, theirs, way: &Arc<Way>, listeners: &Arc<Listeners>| {
             let mut c = config(name);
             change(&mut c);
             way.me.set(node(name)).unwrap();
             let way: Arc<dyn Paths> = Arc::<Way>::clone(way);
-            Relay::new(c, Arc::new(Local { mine, theirs }), way).unwrap()
+            let listeners = Arc::clone(listeners);
+            Relay::new(c, Arc::new(Local { mine, theirs, listeners }), way).unwrap()
         };
-        let a = make("east/a", VIP_A, VIP_B, &a_way);
-        let b = make("west/b", VIP_B, VIP_A, &b_way);
+        let a = make("east/a", VIP_A, VIP_B, &a_way, &a_listeners);
+        let b = make("west/b", VIP_B, VIP_A, &b_way, &b_listeners);
         *a_way.peer.lock().unwrap() = Some(b.clone());
         *b_way.peer.lock().unwrap() = Some(a.clone());
-        Self { a, b, a_way, b_way, ca: new_key() }
+        Self { a, b, a_way, b_way, a_listeners, b_listeners, ca: new_key() }
     }
 
     /// An application at A connects to `10.90.0.2:port`.
@@ -223,7 +246,8 @@ impl Pair {
     /// B's process dies and starts again.
     pub(crate) fn restart_b(&mut self) {
         let way: Arc<dyn Paths> = Arc::<Way>::clone(&self.b_way);
-        let deliver = Arc::new(Local { mine: VIP_B, theirs: VIP_A });
+        let listeners = Arc::clone(&self.b_listeners);
+        let deliver = Arc::new(Local { mine: VIP_B, theirs: VIP_A, listeners });
         let new = Relay::new(config("west/b"), deliver, way).unwrap();
         new.set_identity(&domain(), identity(&self.ca, "west/b")).unwrap();
         *self.a_way.peer.lock().unwrap() = Some(new.clone());

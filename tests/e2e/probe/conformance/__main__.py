@@ -12,7 +12,7 @@ import time
 import traceback
 
 import base
-import ends, refusal, names, listeners, connects, calls, datagrams, volleys, pings, programs, bulk  # the order of the checks
+import ends, refusal, names, listeners, told, connects, calls, datagrams, volleys, pings, programs, bulk  # the order of the checks
 import strict
 
 LIMIT = 90

@@ -26,10 +26,10 @@ use datapath_net::{
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::host::Hosts;
+use super::{changes::News, host::Hosts};
 use crate::{
     keeper::listed,
-    kernel::{Cause, Join, KernelError},
+    kernel::{Cause, Join, KernelError, Socket},
     observe::hop,
     packets::no_such_pod,
     plan::{
@@ -54,6 +54,7 @@ pub(super) struct Shared {
     pub(super) older: Mutex<BTreeMap<u64, AbortOnDropHandle<()>>>,
     pub(super) seeding: Mutex<()>,
     pub(super) older_ended: Notify,
+    pub(super) news: News,
 }
 
 impl Shared {
@@ -67,6 +68,7 @@ impl Shared {
             older: Mutex::default(),
             seeding: Mutex::default(),
             older_ended: Notify::new(),
+            news: News::default(),
         })
     }
 }
@@ -355,6 +357,17 @@ impl Shared {
             Err(e) => hop("relay listener", false, e.to_string()),
         });
         checks
+    }
+
+    pub(super) fn is_open(&self, socket: &Socket) -> bool {
+        let netns = NetnsCookie(socket.cookie);
+        let found = if socket.udp {
+            self.datapath.is_udp_on_vip(netns, socket.at.port())
+        } else {
+            self.datapath.is_listening(netns, socket.at)
+        };
+        // What cannot be read must not be refused.
+        found.unwrap_or(true)
     }
 
     pub(super) fn remember_refusal(&self, domain: DomainId, to: SocketAddr, errno: i32) {

@@ -1,11 +1,9 @@
 //! Words in the log for what others can cause as often as they like.
 
 use std::{
-    sync::Mutex,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
-
-use crate::shared::Hold as _;
 
 const SPAN: Duration = Duration::from_secs(1);
 const MOST: u32 = 10;
@@ -22,9 +20,13 @@ struct State {
 }
 
 impl LogPace {
+    fn hold(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// `None`: say nothing. Else how many were not said since the last that was.
     pub fn may_say(&self) -> Option<u64> {
-        let mut s = self.0.hold();
+        let mut s = self.hold();
         if s.since.is_none_or(|since| since.elapsed() >= SPAN) {
             (s.since, s.said) = (Some(Instant::now()), 0);
         }
@@ -46,7 +48,7 @@ mod tests {
         let pace = LogPace::default();
         let said = (0..1000).filter(|_| pace.may_say().is_some()).count();
         assert_eq!(said, 10);
-        pace.0.hold().since = Instant::now().checked_sub(SPAN);
+        pace.hold().since = Instant::now().checked_sub(SPAN);
         assert_eq!((pace.may_say(), pace.may_say()), (Some(990), Some(0)));
     }
 }
