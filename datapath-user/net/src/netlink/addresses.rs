@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use rtnetlink::packet_route::{
     RouteNetlinkMessage,
     address::{AddressAttribute, AddressMessage, AddressScope},
-    link::LinkAttribute,
+    link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage},
 };
 
 use super::{Netlink, NetlinkError};
@@ -29,24 +29,43 @@ fn address_of(message: &AddressMessage) -> Option<IpAddr> {
     find(true).or_else(|| find(false))
 }
 
+fn name(link: &LinkMessage) -> Option<String> {
+    link.attributes.iter().find_map(|a| match a {
+        LinkAttribute::IfName(name) => Some(name.clone()),
+        _ => None,
+    })
+}
+
+fn is_bridge(link: &LinkMessage) -> bool {
+    let is = |i: &LinkInfo| matches!(i, LinkInfo::Kind(InfoKind::Bridge));
+    link.attributes.iter().any(|a| matches!(a, LinkAttribute::LinkInfo(all) if all.iter().any(is)))
+}
+
 impl Netlink {
+    fn links(&mut self) -> Result<Vec<LinkMessage>, NetlinkError> {
+        let all = self.dump("links", RouteNetlinkMessage::GetLink(Default::default()))?;
+        let links = all.into_iter().filter_map(|message| match message {
+            RouteNetlinkMessage::NewLink(link) => Some(link),
+            _ => None,
+        });
+        Ok(links.collect())
+    }
+
+    /// The names of the bridges.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn bridges(&mut self) -> Result<Vec<String>, NetlinkError> {
+        Ok(self.links()?.iter().filter(|link| is_bridge(link)).filter_map(name).collect())
+    }
+
     /// The addresses of more than link scope.
     ///
     /// # Errors
     /// The kernel refuses.
     pub fn addresses(&mut self) -> Result<Vec<InterfaceAddress>, NetlinkError> {
-        let links = self.dump("links", RouteNetlinkMessage::GetLink(Default::default()))?;
-        let name_of = |index: u32| {
-            links.iter().find_map(|message| match message {
-                RouteNetlinkMessage::NewLink(link) if link.header.index == index => {
-                    link.attributes.iter().find_map(|a| match a {
-                        LinkAttribute::IfName(name) => Some(name.clone()),
-                        _ => None,
-                    })
-                }
-                _ => None,
-            })
-        };
+        let links = self.links()?;
+        let name_of = |index: u32| links.iter().find(|l| l.header.index == index).and_then(name);
         let all = self.dump("addresses", RouteNetlinkMessage::GetAddress(Default::default()))?;
         let found = all.iter().filter_map(|message| match message {
             RouteNetlinkMessage::NewAddress(a) if a.header.scope == AddressScope::Universe => {
@@ -73,6 +92,7 @@ mod tests {
         let mut netlink = Netlink::in_netns(netns.as_fd()).unwrap();
         netlink.add_link("b0", LinkKind::Bridge).unwrap();
         netlink.set_up("b0").unwrap();
+        assert_eq!(netlink.bridges().unwrap(), ["b0"]);
         let on = |address: &str| InterfaceAddress {
             interface: "b0".to_owned(),
             address: address.parse().unwrap(),

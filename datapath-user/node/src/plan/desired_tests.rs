@@ -69,6 +69,28 @@ fn the_machines_own_address_is_no_pod_behind_its_interface() {
 }
 
 #[test]
+fn a_pod_on_the_host_network_turns_no_neighbour_and_is_led_to_no_local_pod() {
+    let members = vec![
+        member("host", "10.2.0.1", "s1/n1", Some("172.16.0.2")),
+        member("neighbour", "10.2.0.2", "s1/n2", Some("172.16.0.3")),
+        member("same-range", "10.2.0.3", "s1/n2", Some("172.16.0.9")),
+    ];
+    let reach = reach().on(&[ip("172.16.0.2")], &["rlark0"]);
+    let ordinary = member("other", "10.2.0.4", "s1/n1", Some("172.16.0.10"));
+    let with = |one| members.iter().cloned().chain([one]).collect::<Vec<_>>();
+    for (members, attached) in [
+        (members.clone(), local("host", "d", 1 << 63 | 7)),
+        // The host pod's attachment is still to come, or was refused.
+        (with(ordinary), local("other", "d", 9)),
+    ] {
+        let got = world_at(vec![domain("d", "10.2.0.0/24", members)], &[attached], &reach);
+        let way = |vip: &str| got.vips.get(&(DomainId(1), ip(vip))).copied();
+        assert!(matches!(way("10.2.0.2"), Some(Way::Direct { .. })));
+        assert!(matches!(way("10.2.0.3"), Some(Way::Relay { .. })), "behind the bridge here");
+    }
+}
+
+#[test]
 #[cfg(target_endian = "little")]
 fn ipv6_leads_off_a_bridge_only_where_it_is_routed() {
     let members = vec![

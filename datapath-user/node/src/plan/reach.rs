@@ -12,6 +12,7 @@ use std::{
 };
 
 use cidr::IpCidr;
+use datapath_net::netlink::{Netlink, NetlinkError};
 
 const ROUTES: &str = "/proc/thread-self/net/route";
 const ROUTES6: &str = "/proc/thread-self/net/ipv6_route";
@@ -22,6 +23,11 @@ const REJECT: u32 = 0x0200;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     routes: Vec<(IpCidr, String)>,
+    /// Interfaces with a router behind them.
+    uplinks: BTreeSet<String>,
+    /// The machine's own addresses.
+    own: BTreeSet<IpAddr>,
+    bridges: BTreeSet<String>,
 }
 
 impl Reach {
@@ -37,7 +43,19 @@ impl Reach {
                 String::new()
             }
         };
-        Self::parse(&read(ROUTES), &read(ROUTES6))
+        let mut reach = Self::parse(&read(ROUTES), &read(ROUTES6));
+        let links = || -> Result<_, NetlinkError> {
+            let mut netlink = Netlink::current()?;
+            Ok((netlink.addresses()?, netlink.bridges()?))
+        };
+        match links() {
+            Ok((addresses, bridges)) => {
+                reach.own = addresses.into_iter().map(|a| a.address).collect();
+                reach.bridges = bridges.into_iter().collect();
+            }
+            Err(error) => tracing::warn!(%error, "the machine's addresses cannot be read"),
+        }
+        reach
     }
 
     /// The text of `/proc/net/route`: interface, destination, gateway, …, mask in column 7; numbers
@@ -50,21 +68,33 @@ impl Reach {
         };
         let route = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            let (to, mask) = (number(words.get(1)?)?, number(words.get(7)?)?);
+            let (to, via, mask) =
+                (number(words.get(1)?)?, number(words.get(2)?)?, number(words.get(7)?)?);
             let length = u8::try_from(mask.to_bits().leading_ones()).ok()?;
             let to = IpCidr::new(to.into(), length).ok()?;
-            (length > 0).then(|| (to, (*words.first().unwrap_or(&"")).to_owned()))
+            Some((to, !via.is_unspecified(), (*words.first()?).to_owned()))
         };
         let route6 = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            let to = Ipv6Addr::from_bits(u128::from_str_radix(words.first()?, 16).ok()?);
+            let address = |word| u128::from_str_radix(word, 16).ok().map(Ipv6Addr::from_bits);
+            let (to, via) = (address(words.first()?)?, address(words.get(4)?)?);
             let length = u8::from_str_radix(words.get(1)?, 16).ok()?;
             let flags = u32::from_str_radix(words.get(8)?, 16).ok()?;
             let to = IpCidr::new(to.into(), length).ok()?;
-            (length > 0 && flags & REJECT == 0).then(|| Some((to, (*words.get(9)?).to_owned())))?
+            (flags & REJECT == 0)
+                .then(|| Some((to, !via.is_unspecified(), (*words.get(9)?).to_owned())))?
         };
-        let routes = v4.lines().skip(1).filter_map(route);
-        Self { routes: routes.chain(v6.lines().filter_map(route6)).collect() }
+        let mut reach = Self::default();
+        let v4 = v4.lines().skip(1).filter_map(route);
+        for (to, has_router, name) in v4.chain(v6.lines().filter_map(route6)) {
+            if has_router {
+                reach.uplinks.insert(name.clone());
+            }
+            if to.network_length() > 0 {
+                reach.routes.push((to, name));
+            }
+        }
+        reach
     }
 
     fn interface(&self, to: IpAddr) -> Option<&str> {
@@ -78,16 +108,31 @@ impl Reach {
         self.interface(to).is_some()
     }
 
-    /// The interfaces behind which this machine's own pods are.
+    /// The interfaces behind which this machine's own pods are: where these are, or, without any that is not at the machine's own
+    /// address, every bridge that leads nowhere else.
     #[must_use]
     pub fn of_pods(&self, pods: impl IntoIterator<Item = IpAddr>) -> BTreeSet<&str> {
-        pods.into_iter().filter_map(|ip| self.interface(ip)).collect()
+        let apart = pods.into_iter().filter(|ip| !self.own.contains(ip));
+        let found: BTreeSet<&str> = apart.filter_map(|ip| self.interface(ip)).collect();
+        if !found.is_empty() {
+            return found;
+        }
+        self.bridges.difference(&self.uplinks).map(String::as_str).collect()
     }
 
     /// Whether `to`, a pod of another machine, is behind a route that is not this machine's pods'.
     #[must_use]
     pub fn leads_to(&self, to: IpAddr, own: &BTreeSet<&str>) -> bool {
         self.interface(to).is_some_and(|name| !own.contains(name))
+    }
+}
+
+#[cfg(test)]
+impl Reach {
+    /// On a machine with these addresses and bridges.
+    pub(crate) fn on(self, own: &[IpAddr], bridges: &[&str]) -> Self {
+        let bridges = bridges.iter().map(|name| (*name).to_owned()).collect();
+        Self { own: own.iter().copied().collect(), bridges, ..self }
     }
 }
 
@@ -126,5 +171,20 @@ mod tests {
         assert!(!reach.leads_to(ip("fd72::10.244.2.7"), &own), "only the default route");
         assert!(!reach.leads_to(ip("fd72::10.244.3.7"), &own), "refused");
         assert!(Reach::parse("", "").of_pods([ip("10.244.0.2")]).is_empty());
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn without_pods_of_its_own_a_machine_still_has_a_bridge_for_them() {
+        let ip = |s: &str| s.parse::<IpAddr>().unwrap();
+        let own = ip("192.168.1.10");
+        // A LAN may be on a bridge as well.
+        let reach = Reach::parse(TEXT, "").on(&[own], &["rlark0", "eth0"]);
+        for pods in [vec![], vec![own]] {
+            let behind = reach.of_pods(pods);
+            assert_eq!(behind, BTreeSet::from(["rlark0"]));
+            assert!(!reach.leads_to(ip("10.244.0.7"), &behind));
+            assert!(reach.leads_to(ip("192.168.1.11"), &behind));
+        }
     }
 }
