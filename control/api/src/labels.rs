@@ -40,6 +40,8 @@ pub const NODE: &str = "rlark.io/node";
 pub const CLUSTER_ID: &str = "rlark.io/cluster-id";
 /// Label of a Node.
 pub const AGENT_TYPE: &str = "rlark.io/agent-type";
+/// Label of a Node: `true` where its agent lets tasks use the machine's own network, else `false`; absent on those of older agents.
+pub const HOST_NETWORK: &str = "rlark.io/host-network";
 /// Label of a Node, older form: `cloud`, `edge` or `robot`.
 pub const NODE_CATEGORY: &str = "rlark.io/node-category";
 /// Labels of a Node, value `true`; several are allowed.

@@ -101,6 +101,7 @@ pub fn place(spec: &TaskSpec, nodes: &[Arc<Node>], load: &Load) -> Result<Place,
             fits.push(node);
         }
     }
+    prefer_open_networks(spec, &mut fits);
     let chosen = if wanted == AgentType::Kubernetes {
         best_site(&fits, load)
     } else {
@@ -111,6 +112,19 @@ pub fn place(spec: &TaskSpec, nodes: &[Arc<Node>], load: &Load) -> Result<Place,
         selector: shown(&spec.node_selector),
         detail: why.to_string(),
     })
+}
+
+/// A Task for the machine's network goes where it is allowed. Where it is nowhere, a machine's agent refuses it, with the reason and at
+/// once: a Job that waited for an operator would not.
+fn prefer_open_networks(spec: &TaskSpec, fits: &mut Vec<&Node>) {
+    let is_open = |node: &Node| {
+        let labels = node.metadata.labels.as_ref();
+        labels.and_then(|l| l.get(labels::HOST_NETWORK)).is_some_and(|v| v == "true")
+    };
+    let asked = spec.raw.as_ref().is_some_and(|raw| raw.host_network);
+    if asked && fits.iter().any(|node| is_open(node)) {
+        fits.retain(|node| is_open(node));
+    }
 }
 
 fn best_node(fits: &[&Node], load: &Load) -> Option<Place> {

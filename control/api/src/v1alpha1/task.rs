@@ -172,6 +172,12 @@ pub struct RawTask {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub backoff_limit: Option<i32>,
+    /// Run on the network of the machine instead of one of the task's own: it uses the machine's interfaces and addresses, and the
+    /// ports on which it listens are the machine's. Its Domain is there all the same, at a virtual address of the task's own.
+    /// For programs that must be on the machine's LAN, such as those that search devices by broadcast. The machine's agent must
+    /// allow it (`rlark-agent --allow-host-network`), or the task fails. It does not change a task that runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub host_network: bool,
 }
 
 impl RawTask {

@@ -1,4 +1,4 @@
-use control_api::v1alpha1::{NodeSpec, NodeStatus};
+use control_api::v1alpha1::{NodeSpec, NodeStatus, RawTask};
 
 use super::*;
 
@@ -81,4 +81,18 @@ fn a_kubernetes_task_goes_to_the_site_where_most_nodes_match() {
     let spec = TaskSpec { agent_type: Some(AgentType::Kubernetes), ..TaskSpec::default() };
     let p = place(&spec, &nodes(list), &Load::default()).unwrap();
     assert_eq!(p, Place { namespace: "rlark-b".into(), node: None });
+}
+
+#[test]
+fn a_task_for_the_machines_network_goes_where_it_is_allowed_and_else_where_it_is_refused() {
+    let closed = || node("rlark-a", "n1", &[("rlark.io/host-network", "false")]);
+    let older = || node("rlark-a", "n2", &[]);
+    let open = || node("rlark-a", "n3", &[("rlark.io/host-network", "true")]);
+    let of = |host_network: bool, all: Vec<Node>| {
+        let raw = Some(RawTask { host_network, ..RawTask::default() });
+        place(&TaskSpec { raw, ..spec(&[]) }, &nodes(all), &Load::default()).unwrap().node.unwrap()
+    };
+    assert_eq!(of(true, vec![closed(), older(), open()]), "n3");
+    assert_eq!(of(true, vec![older(), closed()]), "n1");
+    assert_eq!(of(false, vec![closed(), older(), open()]), "n1");
 }
