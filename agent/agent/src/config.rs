@@ -64,6 +64,10 @@ pub(crate) struct Options {
     /// secrets; may be repeated.
     #[arg(long, value_name = "PATH")]
     hide: Vec<PathBuf>,
+    /// Let tasks use the machine's own network (hostNetwork): they reach what the machine itself reaches, with its loopback address and
+    /// the abstract sockets of its daemons, and may take its ports. Those that run when the agent starts again go on in any case.
+    #[arg(long)]
+    allow_host_network: bool,
     /// Leave tasks running when the agent is stopped; the next one takes them over.
     #[arg(long)]
     keep: bool,
@@ -85,6 +89,7 @@ pub(crate) struct Settings {
     pub cgroup: Option<PathBuf>,
     pub node_socket: PathBuf,
     pub hide: Vec<PathBuf>,
+    pub allow_host_network: bool,
     pub keep: bool,
 }
 
@@ -142,6 +147,7 @@ impl Options {
             cgroup: self.cgroup.or(file.cgroup),
             node_socket,
             hide,
+            allow_host_network: self.allow_host_network || file.allow_host_network,
             keep: self.keep || file.keep,
         })
     }
@@ -188,14 +194,14 @@ mod tests {
         let file = dir.path().join("agent.toml");
         fs::write(
             &file,
-            "server = \"https://a\"\nname = \"file\"\nkeep = true\nlabels = [\"a=1\"]\n",
+            "server = \"https://a\"\nname = \"file\"\nkeep = true\nlabels = [\"a=1\"]\nallow-host-network = true\n",
         )
         .unwrap();
         let file = format!("--config={}", file.display());
         let settings = resolve(&[&file, "--name=line", "--labels=b=2"]).unwrap();
         assert_eq!(settings.name.as_str(), "line");
         assert_eq!(settings.server.to_string(), "https://a:8443");
-        assert!(settings.keep);
+        assert!(settings.keep && settings.allow_host_network);
         assert_eq!(settings.labels.len(), 2);
     }
 
@@ -210,6 +216,7 @@ mod tests {
         let both = resolve(&["--server=https://a", "--name=n", "--pod-cidr=10.0.0.0/24,fd00::/64"])
             .unwrap();
         assert_eq!(both.pod_cidr6.unwrap().to_string(), "fd00::/64");
+        assert!(!both.allow_host_network, "only where the operator says so");
         let error =
             resolve(&["--server=https://a", "--pod-cidr=10.0.0.0/24,10.0.1.0/24"]).unwrap_err();
         assert_eq!(error.to_string(), "--pod-cidr 10.0.0.0/24,10.0.1.0/24");

@@ -92,6 +92,7 @@ fn wanted_labels(identity: &Identity, settings: &Settings) -> BTreeMap<String, S
     let mut wanted = settings.labels.clone();
     wanted.insert(labels::CLUSTER_ID.to_owned(), identity.machine().cluster.namespace());
     wanted.insert(labels::AGENT_TYPE.to_owned(), AgentType::Raw.to_string());
+    wanted.insert(labels::HOST_NETWORK.to_owned(), settings.allow_host_network.to_string());
     wanted
 }
 

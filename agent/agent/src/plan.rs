@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use agent_workload::{
     lifecycle::{Outcome, describe},
     raw::{PodView, Stage},
-    spec::{DEFAULT_GRACE, PodSpec, PodUid, RestartPolicy, UidError},
+    spec::{DEFAULT_GRACE, HostNetwork, PodSpec, PodUid, RestartPolicy, UidError},
 };
 use control_api::{
     attach::INTERFACE,
@@ -44,9 +44,20 @@ pub(crate) fn pod_uid(task: &Task) -> Result<PodUid, UidError> {
     task.uid().unwrap_or_default().parse()
 }
 
-/// The pod that the Task asks for.
+/// Whether the Task asks for the machine's own network.
 #[must_use]
-pub(crate) fn pod_spec(task: &Task, uid: PodUid, node: &NodeName) -> PodSpec {
+pub(crate) fn on_host_network(task: &Task) -> bool {
+    task.spec.raw.as_ref().is_some_and(|raw| raw.host_network)
+}
+
+/// The pod that the Task asks for; `host` exactly when that is on the machine's network.
+#[must_use]
+pub(crate) fn pod_spec(
+    task: &Task,
+    uid: PodUid,
+    node: &NodeName,
+    host: Option<HostNetwork>,
+) -> PodSpec {
     let raw = task.spec.raw.clone().unwrap_or_default();
     let name = raw_pod_name(&task.name_any());
     PodSpec {
@@ -63,6 +74,7 @@ pub(crate) fn pod_spec(task: &Task, uid: PodUid, node: &NodeName) -> PodSpec {
         artifact: raw.artifact,
         entrypoint: raw.entrypoint,
         grace: DEFAULT_GRACE,
+        host_network: host,
         notes: BTreeMap::from([
             (notes::TASK.to_owned(), task.name_any()),
             (notes::TASK_UID.to_owned(), task.uid().unwrap_or_default()),
@@ -90,7 +102,8 @@ fn environment(task: &Task, raw: &RawTask, pod: &str, node: &NodeName) -> Vec<(S
     add("RLARK_TASK_NAME", &task_name);
     add("RLARK_JOB_NAME", task.labels().get(labels::JOB).map_or("", String::as_str));
     add("RLARK_DOMAIN", domain);
-    if !domain.is_empty() {
+    // On the machine's network there is no such interface: what leads to the Domain is in the calls.
+    if !domain.is_empty() && !raw.host_network {
         for name in ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "RLINF_COMM_NET_DEVICES"] {
             add(name, INTERFACE);
         }

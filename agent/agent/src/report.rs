@@ -1,6 +1,6 @@
 //! Pod objects and Task statuses: written whole, and only when they differ from what is there.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use agent_workload::{lifecycle::Outcome, raw::PodView};
 use control_api::{
@@ -16,12 +16,14 @@ use serde_json::json;
 
 use crate::plan::{Fare, fare};
 
-/// The Pod object of `view`, made or brought up to date.
+/// The Pod object of `view`, made or brought up to date. `real` are its addresses within the site; without any, what was said of them
+/// stays.
 pub(crate) async fn pod(
     client: &Client,
     node: &str,
     task: &Task,
     view: &PodView,
+    real: &[IpAddr],
 ) -> kube::Result<()> {
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
     let uid = view.spec.uid.as_str();
@@ -34,7 +36,11 @@ pub(crate) async fn pod(
         let change = json!({ "spec": wanted.spec, "metadata": { "labels": wanted.labels() } });
         pods.patch(uid, &PatchParams::default(), &Patch::Merge(change)).await?;
     }
-    let status = pod_status(node, view, &fare(view));
+    let mut status = pod_status(node, view, real, &fare(view));
+    if let Some(before) = there.status.as_ref().filter(|_| real.is_empty()) {
+        status.ip.clone_from(&before.ip);
+        status.ips.clone_from(&before.ips);
+    }
     if there.status.as_ref() != Some(&status) {
         let change = json!({ "status": {
             "phase": status.phase,
@@ -88,7 +94,7 @@ fn label_value(text: &str) -> String {
     short.trim_end_matches(['-', '.', '_']).to_owned()
 }
 
-fn pod_status(node: &str, view: &PodView, fare: &Fare) -> PodStatus {
+fn pod_status(node: &str, view: &PodView, real: &[IpAddr], fare: &Fare) -> PodStatus {
     let code = match view.outcome() {
         Some(Outcome::Succeeded) => Some(0),
         Some(Outcome::Failed { code, .. }) => *code,
@@ -98,8 +104,8 @@ fn pod_status(node: &str, view: &PodView, fare: &Fare) -> PodStatus {
         phase: Some(fare.pod.clone()),
         message: fare.message.clone(),
         node: node.to_owned(),
-        ip: view.address.to_string(),
-        ips: view.addresses().iter().map(ToString::to_string).collect(),
+        ip: real.first().map(ToString::to_string).unwrap_or_default(),
+        ips: real.iter().map(ToString::to_string).collect(),
         restart_count: Some(restarts(view)),
         exit_code: code,
     }

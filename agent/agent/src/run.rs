@@ -127,6 +127,7 @@ fn context(settings: &Settings, runtime: &Arc<RawRuntime>, client: kube::Client)
         runtime: Arc::clone(runtime),
         node: settings.name.clone(),
         socket: NodeSocket(settings.node_socket.clone()),
+        server: settings.server.clone(),
         client: ApiClient(client),
     }
 }
@@ -160,6 +161,7 @@ fn raw_config(settings: &Settings) -> RawConfig {
         pod_cidr6: settings.pod_cidr6,
         site_cidr: settings.site_cidr,
         hide: settings.hide.clone(),
+        allow_host_network: settings.allow_host_network,
     }
 }
 

@@ -3,12 +3,12 @@
 
 mod sweep;
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use agent_workload::{
     lifecycle::Outcome,
     raw::{PodView, RawRuntime, error::PodError},
-    spec::{PodUid, UidError},
+    spec::{HostNetwork, PodUid, UidError},
 };
 use control_api::{
     attach::AttachRequest,
@@ -16,6 +16,7 @@ use control_api::{
     labels,
     v1alpha1::{Phase, Task},
 };
+use control_identity::client::ServerAddress;
 use futures::{StreamExt as _, stream};
 use kube::{
     Api, Client, ResourceExt as _,
@@ -32,6 +33,7 @@ pub(crate) use self::sweep::{remove_all, sweep};
 use crate::{
     attach::{AttachError, NodeSocket},
     connect::{Trouble, with_causes},
+    facts,
     plan::{self, notes},
     report,
 };
@@ -52,6 +54,8 @@ pub(crate) struct Context {
     pub runtime: Arc<RawRuntime>,
     pub node: NodeName,
     pub socket: NodeSocket,
+    /// Which of the machine's addresses are its own to the site is asked of the way there.
+    pub server: ServerAddress,
     pub client: ApiClient,
 }
 
@@ -76,6 +80,10 @@ pub(crate) enum SyncError {
     Attach(#[from] AttachError),
     #[error("the Task cannot have a pod")]
     Uid(#[from] UidError),
+    #[error(
+        "spec.raw.hostNetwork: machine {machine} lets no task use its network, as its rlark-agent runs without --allow-host-network"
+    )]
+    HostNetworkForbidden { machine: NodeName },
 }
 
 /// Follows the Tasks of the site until `stop`.
@@ -135,16 +143,23 @@ async fn reconcile(task: Arc<Task>, context: Arc<Context>) -> Result<Action, Syn
         return Ok(Action::await_change());
     }
     let task = with_finalizer(&task, &context).await?;
-    match advance(&task, uid, &context).await {
+    match advance(&task, uid.clone(), &context).await {
         Ok(()) => Ok(Action::requeue(RESYNC)),
         Err(SyncError::Api(error)) => Err(error.into()),
         Err(error) => {
             let phase = if is_final(&error) { Phase::Failed } else { Phase::Pending };
             let before = task.status.clone().unwrap_or_default();
-            // What runs goes on running; only what did not start has anything to say here.
-            if matches!(before.phase, None | Some(Phase::Pending)) {
+            let waits = matches!(before.phase, None | Some(Phase::Pending));
+            let runs = || context.runtime.view(&uid).ok().flatten().is_some_and(|v| v.started);
+            // What runs goes on running; only what did not start has anything to say here, or what ran under an agent before and
+            // cannot any more.
+            if waits || phase == Phase::Failed && !runs() {
                 let now = jiff::Timestamp::now();
-                let reason = if phase == Phase::Failed { "CannotRun" } else { "Waiting" };
+                let reason = match &error {
+                    SyncError::HostNetworkForbidden { .. } => "HostNetworkForbidden",
+                    _ if phase == Phase::Failed => "CannotRun",
+                    _ => "Waiting",
+                };
                 let text = with_causes(&error);
                 let mut after = report::with_phase(&before, phase.clone(), text, reason, now);
                 after.observed_nodes = vec![context.node.to_string()];
@@ -161,7 +176,7 @@ async fn reconcile(task: Arc<Task>, context: Arc<Context>) -> Result<Action, Syn
 fn is_final(error: &SyncError) -> bool {
     match error {
         SyncError::Pod(e) => !e.is_transient(),
-        SyncError::Uid(_) => true,
+        SyncError::Uid(_) | SyncError::HostNetworkForbidden { .. } => true,
         SyncError::Api(_) | SyncError::Attach(_) => false,
     }
 }
@@ -179,27 +194,52 @@ async fn advance(task: &Task, uid: PodUid, context: &Context) -> Result<(), Sync
     };
     let view = match view {
         Some(view) => view,
-        None => runtime.create(plan::pod_spec(task, uid.clone(), &context.node)).await?,
+        None => create(task, uid.clone(), context).await?,
     };
     let node = context.node.as_str();
-    report::pod(&context.client.0, node, task, &view).await?;
+    let real = real_addresses(&view, context).await;
+    report::pod(&context.client.0, node, task, &view, &real).await?;
     if !view.started {
         let vips = attach(&view, context).await?;
-        runtime.add_environment(&uid, plan::address_environment(&view.addresses(), &vips))?;
+        runtime.add_environment(&uid, plan::address_environment(&real, &vips))?;
         runtime.start(&uid).await?;
     } else if view.outcome().is_none() {
         reattach(&view, context).await;
     }
     let view = runtime.view(&uid)?.ok_or(PodError::Unknown { uid })?;
-    report::pod(&context.client.0, node, task, &view).await?;
+    report::pod(&context.client.0, node, task, &view, &real).await?;
     let before = task.status.clone().unwrap_or_default();
     let after = report::status_of(&before, node, &view, jiff::Timestamp::now());
     report::task(&context.client.0, task, after).await?;
     Ok(())
 }
 
+async fn create(task: &Task, uid: PodUid, context: &Context) -> Result<PodView, SyncError> {
+    let machine = &context.node;
+    let host = if plan::on_host_network(task) {
+        let addresses = facts::own_addresses(&context.server).await;
+        Some(HostNetwork { name: machine.to_string(), addresses })
+    } else {
+        None
+    };
+    match context.runtime.create(plan::pod_spec(task, uid, machine, host)).await {
+        Err(PodError::HostNetwork { .. }) => {
+            Err(SyncError::HostNetworkForbidden { machine: machine.clone() })
+        }
+        done => Ok(done?),
+    }
+}
+
+/// Where the pod is within its site: at addresses of its own, or at those that its machine has now.
+async fn real_addresses(view: &PodView, context: &Context) -> Vec<IpAddr> {
+    match view.spec.host_network {
+        Some(_) => facts::own_addresses(&context.server).await,
+        None => view.addresses.clone(),
+    }
+}
+
 /// Into the Domain, if the pod has one. Its virtual addresses.
-async fn attach(view: &PodView, context: &Context) -> Result<Vec<std::net::IpAddr>, AttachError> {
+async fn attach(view: &PodView, context: &Context) -> Result<Vec<IpAddr>, AttachError> {
     let Some(request) = attach_request(view)? else { return Ok(Vec::new()) };
     let attached = context.socket.attach(view.spec.uid.as_str(), &request).await?;
     Ok(attached.addresses.iter().map(|a| a.vip).collect())
@@ -215,7 +255,7 @@ fn attach_request(view: &PodView) -> Result<Option<AttachRequest>, AttachError> 
             .parse()
             .map_err(|e: control_api::ids::NameError| AttachError::Answer(e.into()))?,
         netns: view.netns.clone(),
-        cgroup: None,
+        cgroup: view.spec.host_network.as_ref().map(|_| view.cgroup.clone()),
         hosts: Some(view.hosts.clone()),
         timeout_ms: u64::try_from(ATTACH_WAIT.as_millis()).unwrap_or(u64::MAX),
     }))

@@ -1,5 +1,5 @@
 //! The raw runtime: a pod is a process tree in namespaces and a cgroup of its own, on a bridge of
-//! the machine, without a container engine.
+//! the machine or on the machine's network itself, without a container engine.
 //!
 //! [`RawRuntime`] is what the agent calls. It keeps nothing in memory that is not on disk
 //! ([`layout`]), and each pod's process is held by a supervisor of its own ([`helper`]), so pods
@@ -28,7 +28,7 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr},
     os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
@@ -42,7 +42,7 @@ use self::{
     address::PodNetwork,
     cgroup::PodCgroup,
     error::{PodError, SetupError},
-    layout::{Layout, PodDir, PodRecord},
+    layout::{Layout, PodDir, PodLink, PodRecord},
     supervisor::Supervisors,
 };
 use crate::{
@@ -75,17 +75,21 @@ pub struct RawConfig {
     pub site_cidr: Ipv4Cidr,
     /// Files and directories that no pod may see, beside this runtime's own and the machine's secrets.
     pub hide: Vec<PathBuf>,
+    /// Whether pods may be on the machine's own network. Without it those that run go on: what starts again does not stop what it
+    /// finds. None is started anew.
+    pub allow_host_network: bool,
 }
 
 /// A pod as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodView {
     pub spec: PodSpec,
-    pub address: Ipv4Addr,
-    /// None where the machine has no IPv6.
-    pub address6: Option<Ipv6Addr>,
-    /// Names the pod's network namespace.
+    /// Its own on the site's network, the one of IPv4 first. None of a pod on the machine's network.
+    pub addresses: Vec<IpAddr>,
+    /// Names the pod's network namespace, or the machine's own.
     pub netns: PathBuf,
+    /// The cgroup v2 directory that holds its processes from their first moment on, and nothing else.
+    pub cgroup: PathBuf,
     /// The file behind the pod's `/etc/hosts`. Others may change it, in place.
     pub hosts: PathBuf,
     /// Whether [`RawRuntime::start`] was called.
@@ -94,13 +98,6 @@ pub struct PodView {
 }
 
 impl PodView {
-    /// All its addresses, the first first.
-    #[must_use]
-    pub fn addresses(&self) -> Vec<IpAddr> {
-        let v6 = self.address6.map(IpAddr::V6);
-        std::iter::once(self.address.into()).chain(v6).collect()
-    }
-
     /// How it ended, if it has.
     #[must_use]
     pub fn outcome(&self) -> Option<&Outcome> {
@@ -149,7 +146,7 @@ impl RawRuntime {
         link::ensure_bridge(&config.bridge, network).await?;
         nat::enable_forwarding(&layout.data.join("forwarding-was-off"))?;
         nat::ensure(&config.bridge, network, config.site_cidr).await?;
-        let supervisors = Supervisors::new(config.helper.clone());
+        let supervisors = Supervisors::new(config.helper.clone(), config.allow_host_network);
         let runtime = Self {
             config,
             layout,
@@ -198,6 +195,9 @@ impl RawRuntime {
         if let Some(view) = self.view(&uid)? {
             return Ok(view);
         }
+        if spec.host_network.is_some() && !self.config.allow_host_network {
+            return Err(PodError::HostNetwork { uid });
+        }
         let artifact = match spec.artifact.as_str() {
             "" => None,
             text => {
@@ -221,19 +221,12 @@ impl RawRuntime {
     }
 
     fn allocate(&self, spec: PodSpec, artifact: Option<PathBuf>) -> Result<PodRecord, PodError> {
-        let taken: BTreeSet<Ipv4Addr> =
-            self.records()?.into_iter().map(|(_, record)| record.address).collect();
-        let address = self.network.allocate(&taken).ok_or_else(|| PodError::NoAddress {
-            uid: spec.uid.clone(),
-            cidr: self.network.cidr().to_string(),
-        })?;
-        let v6 = self.network.v6(address);
+        let link = match &spec.host_network {
+            Some(_) => None,
+            None => Some(self.allocate_link(&spec.uid)?),
+        };
         Ok(PodRecord {
-            address,
-            address6: v6.map(|(address, _)| address),
-            prefix6: v6.map(|(_, prefix)| prefix),
-            prefix: self.network.prefix(),
-            gateway: self.network.gateway(),
+            link,
             netns: self.layout.netns(&spec.uid),
             cgroup: self.group.join(spec.uid.as_str()),
             artifact,
@@ -247,9 +240,28 @@ impl RawRuntime {
         })
     }
 
+    fn allocate_link(&self, uid: &PodUid) -> Result<PodLink, PodError> {
+        let records = self.records()?;
+        let taken: BTreeSet<Ipv4Addr> =
+            records.iter().filter_map(|(_, record)| Some(record.link?.address)).collect();
+        let address = self.network.allocate(&taken).ok_or_else(|| PodError::NoAddress {
+            uid: uid.clone(),
+            cidr: self.network.cidr().to_string(),
+        })?;
+        let v6 = self.network.v6(address);
+        Ok(PodLink {
+            address,
+            address6: v6.map(|(address, _)| address),
+            prefix6: v6.map(|(_, prefix)| prefix),
+            prefix: self.network.prefix(),
+            gateway: self.network.gateway(),
+        })
+    }
+
     async fn connect(&self, record: &PodRecord) -> Result<(), PodError> {
+        let Some(link) = record.link else { return Ok(netns::name_own(&record.netns)?) };
         netns::create(&record.netns)?;
-        link::connect_pod(record, &self.config.bridge).await?;
+        link::connect_pod(&record.spec.uid, &record.netns, link, &self.config.bridge).await?;
         Ok(())
     }
 
@@ -375,9 +387,9 @@ fn view_of(dir: &PodDir, record: PodRecord) -> Result<PodView, PodError> {
     let status = dir.status().map_err(io_at("read the status in", dir.path()))?;
     Ok(PodView {
         spec: record.spec,
-        address: record.address,
-        address6: record.address6,
+        addresses: record.link.iter().flat_map(PodLink::addresses).collect(),
         netns: record.netns,
+        cgroup: PodCgroup::at(&record.cgroup).processes(),
         hosts: dir.hosts(),
         started: record.started,
         status: status.unwrap_or_default(),
@@ -398,6 +410,9 @@ fn check(spec: &PodSpec) -> Result<(), PodError> {
     let host = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'.';
     if spec.name.is_empty() || spec.name.len() > 63 || !spec.name.bytes().all(host) {
         return Err(PodError::HostName { uid: uid(), name: spec.name.clone() });
+    }
+    if let Some(machine) = spec.host_network.as_ref().filter(|m| !m.name.bytes().all(host)) {
+        return Err(PodError::HostName { uid: uid(), name: machine.name.clone() });
     }
     let bad = |(name, value): &&(String, String)| {
         name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
@@ -430,9 +445,20 @@ fn make_directories(dir: &PodDir, record: &PodRecord) -> Result<(), PodError> {
     }
     let open_to_all = fs::Permissions::from_mode(0o1777);
     fs::set_permissions(dir.tmp(), open_to_all).map_err(io_at("set the mode of", &dir.tmp()))?;
-    let (address, name) = (record.address, &record.spec.name);
-    let hosts = format!(
-        "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{address}\t{name}\n"
-    );
-    fs::write(dir.hosts(), hosts).map_err(io_at("write", &dir.hosts()))
+    fs::write(dir.hosts(), hosts(record)).map_err(io_at("write", &dir.hosts()))
+}
+
+/// The pod's hosts file before others add to it: itself and, if it is on the machine's network, the machine.
+fn hosts(record: &PodRecord) -> String {
+    let pod = &record.spec.name;
+    let mut text = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n".to_owned();
+    if let Some(link) = record.link {
+        text += &format!("{}\t{pod}\n", link.address);
+    }
+    if let Some(machine) = &record.spec.host_network {
+        for address in &machine.addresses {
+            text += &format!("{address}\t{} {pod}\n", machine.name);
+        }
+    }
+    text
 }

@@ -1,6 +1,6 @@
 //! What a pod shall be. Pure values, written to disk as they are, so fields are only ever added.
 
-use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +64,16 @@ pub enum RestartPolicy {
     Always,
 }
 
+/// The machine as a pod on its network sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostNetwork {
+    /// The machine's name, for the pod's hosts file.
+    pub name: String,
+    /// Where that name, and the pod's, lead to.
+    pub addresses: Vec<IpAddr>,
+}
+
 /// One pod. Idempotent by `uid`: creating the same one twice is one pod.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -89,6 +99,9 @@ pub struct PodSpec {
     /// From SIGTERM to SIGKILL.
     #[serde(default = "default_grace")]
     pub grace: Duration,
+    /// Set: the pod is on the machine's network and has no namespace, interface or address of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_network: Option<HostNetwork>,
     /// The caller's own notes (which Task, which Domain); kept, never read here.
     #[serde(default)]
     pub notes: BTreeMap<String, String>,
@@ -111,6 +124,7 @@ impl fmt::Debug for PodSpec {
             .field("artifact", &self.artifact)
             .field("entrypoint", &self.entrypoint)
             .field("environment", &names)
+            .field("host_network", &self.host_network)
             .finish_non_exhaustive()
     }
 }
@@ -138,6 +152,7 @@ mod tests {
             restart: RestartPolicy::Never,
             backoff_limit: None,
             grace: DEFAULT_GRACE,
+            host_network: None,
             notes: BTreeMap::new(),
         };
         let text = format!("{spec:?}");

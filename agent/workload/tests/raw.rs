@@ -9,6 +9,8 @@
     reason = "tests"
 )]
 
+#[path = "raw/host.rs"]
+mod host;
 #[path = "raw/machine.rs"]
 mod machine;
 
@@ -23,7 +25,7 @@ use agent_workload::{
     },
     spec::RestartPolicy,
 };
-use machine::{Machine, failed, on_a_machine, spec};
+use machine::{Machine, failed, on_a_machine, spec, v4};
 
 #[test]
 fn a_task_sees_its_environment_name_hosts_address_and_namespaces() {
@@ -44,8 +46,8 @@ fn a_task_sees_its_environment_name_hosts_address_and_namespaces() {
         for wanted in [
             "env=hello\n",
             "a-0\n",
-            &format!("{}\ta-0\n", created.address),
-            &format!("inet {}/24", created.address),
+            &format!("{}\ta-0\n", v4(&created)),
+            &format!("inet {}/24", v4(&created)),
             "/run/rlark/work\n",
             "read-only\n",
             "bin\nwork\n",
@@ -252,8 +254,8 @@ fn two_pods_talk_over_the_bridge() {
         runtime.start(&server.uid).await.unwrap();
         m.logged(&runtime, &server.uid, "listening\n").await;
         let mut client = spec("client-0", CLIENT);
-        client.environment.push(("SERVER".into(), view.address.to_string()));
-        let own = runtime.create(client.clone()).await.unwrap().address;
+        client.environment.push(("SERVER".into(), v4(&view).to_string()));
+        let own = v4(&runtime.create(client.clone()).await.unwrap());
         runtime.start(&client.uid).await.unwrap();
         let ended = m.ended(&runtime, &client.uid).await;
         let log = m.log(&runtime, &client.uid, LogOptions::default()).await;
@@ -278,11 +280,11 @@ fn a_pod_with_an_earlier_ones_address_is_where_the_neighbours_look() {
             format!("02:72:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
         };
         assert!(ip("link show rlark0").contains(&mac([10, 244, 0, 1].into())), "the bridge's own");
-        let next = std::net::Ipv4Addr::from_bits(first.address.to_bits() + 1);
+        let next = std::net::Ipv4Addr::from_bits(v4(&first).to_bits() + 1);
         // As a pod of an older agent left it.
         ip(&format!("neigh replace {next} lladdr 02:00:00:00:00:99 dev rlark0 nud stale"));
         let second = runtime.create(spec("b-0", "true")).await.unwrap();
-        assert_eq!(second.address, next);
+        assert_eq!(v4(&second), next);
         let known = ip(&format!("neigh show {next} dev rlark0"));
         assert!(known.contains(&mac(next)), "{known}");
     });
@@ -307,7 +309,7 @@ fn pods_outlive_the_agent_and_are_taken_over() {
         let second = m.open().await;
         let found = second.list().unwrap();
         assert_eq!(found.len(), 1);
-        assert_eq!(found.first().unwrap().address, before.address);
+        assert_eq!(found.first().unwrap().addresses, before.addresses);
         assert_eq!(found.first().unwrap().status.stage, Stage::Running);
         fs::write(m.work(&spec.uid).join("stop"), "").unwrap();
         let mut never = found.first().unwrap().clone();

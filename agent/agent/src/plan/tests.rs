@@ -40,7 +40,7 @@ fn a_task_is_ours_only_by_its_annotation_and_type() {
 #[test]
 fn the_users_variables_win_and_the_domain_brings_its_interface() {
     let t = task("d");
-    let spec = pod_spec(&t, pod_uid(&t).unwrap(), &"n1".parse().unwrap());
+    let spec = pod_spec(&t, pod_uid(&t).unwrap(), &"n1".parse().unwrap(), None);
     assert_eq!(spec.name, "job-actor-0");
     for (name, value) in [
         ("POD_NAME", "mine"),
@@ -53,14 +53,32 @@ fn the_users_variables_win_and_the_domain_brings_its_interface() {
         assert_eq!(variable(&spec, name), Some(value), "{name}");
     }
     let t = task("");
-    let spec = pod_spec(&t, pod_uid(&t).unwrap(), &"n1".parse().unwrap());
+    let spec = pod_spec(&t, pod_uid(&t).unwrap(), &"n1".parse().unwrap(), None);
     assert_eq!(variable(&spec, "GLOO_SOCKET_IFNAME"), None);
+}
+
+#[test]
+fn a_task_on_the_machines_network_is_told_of_no_interface() {
+    let mut t = task("d");
+    assert!(!on_host_network(&t));
+    if let Some(raw) = &mut t.spec.raw {
+        raw.host_network = true;
+    }
+    assert!(on_host_network(&t));
+    let host = HostNetwork { name: "robot".into(), addresses: vec![[192, 168, 1, 10].into()] };
+    let spec = pod_spec(&t, pod_uid(&t).unwrap(), &"n1".parse().unwrap(), Some(host.clone()));
+    assert_eq!(spec.host_network, Some(host));
+    for name in ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "RLINF_COMM_NET_DEVICES"] {
+        assert_eq!(variable(&spec, name), None, "{name}");
+    }
+    assert_eq!(variable(&spec, "RLARK_DOMAIN"), Some("d"));
 }
 
 #[test]
 fn only_a_task_that_shall_always_run_is_never_given_up() {
     let mut t = task("");
-    let limit = |t: &Task| pod_spec(t, pod_uid(t).unwrap(), &"n1".parse().unwrap()).backoff_limit;
+    let limit =
+        |t: &Task| pod_spec(t, pod_uid(t).unwrap(), &"n1".parse().unwrap(), None).backoff_limit;
     assert_eq!(limit(&t), Some(3));
     if let Some(raw) = &mut t.spec.raw {
         raw.restart_policy = Some(ApiRestart::Always);
@@ -82,10 +100,10 @@ fn long_task_names_become_distinct_host_names() {
 fn every_stage_has_its_phases() {
     let t = task("");
     let mut view = PodView {
-        spec: pod_spec(&t, pod_uid(&t).unwrap(), &"n1".parse().unwrap()),
-        address: [10, 0, 0, 2].into(),
-        address6: None,
+        spec: pod_spec(&t, pod_uid(&t).unwrap(), &"n1".parse().unwrap(), None),
+        addresses: vec![[10, 0, 0, 2].into()],
         netns: "/run/x".into(),
+        cgroup: "/c/pod".into(),
         hosts: "/run/h".into(),
         started: false,
         status: Status::new(),

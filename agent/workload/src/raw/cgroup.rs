@@ -47,7 +47,8 @@ impl PodCgroup {
         self.0.join("sup")
     }
 
-    fn processes(&self) -> PathBuf {
+    /// Where the pod's processes are, and nothing else.
+    pub(crate) fn processes(&self) -> PathBuf {
         self.0.join("pod")
     }
 

@@ -80,6 +80,8 @@ pub enum PodError {
     Environment { uid: PodUid, name: String },
     #[error("pod {uid}: {name:?} is not a host name")]
     HostName { uid: PodUid, name: String },
+    #[error("pod {uid} asks for the machine's network, which no pod may have here")]
+    HostNetwork { uid: PodUid },
     #[error(transparent)]
     Artifact(#[from] ArtifactError),
     #[error(transparent)]
@@ -105,6 +107,7 @@ impl PodError {
             Self::Unknown { .. }
             | Self::NothingToRun { .. }
             | Self::Environment { .. }
+            | Self::HostNetwork { .. }
             | Self::HostName { .. } => false,
             Self::Artifact(e) => e.is_transient(),
             _ => true,

@@ -8,12 +8,12 @@
 //!                  /lock                flock held and pid written while a supervisor lives
 //!                  /hosts work/ tmp/    what the pod sees as /etc/hosts, its directory, /tmp
 //!                  /logs/
-//!   RUN/netns/<uid>                     bind mount that names the network namespace
+//!   RUN/netns/<uid>                     bind mount that names the network namespace: its own, or the machine's
 //! ```
 
 use std::{
     fs, io,
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
 };
 
@@ -106,7 +106,13 @@ impl PodDir {
     }
 
     pub(crate) fn record(&self) -> io::Result<Option<PodRecord>> {
-        read(&self.0.join("pod.json"))
+        let record: Option<PodRecord> = read(&self.0.join("pod.json"))?;
+        // An unreadable link is no link, to serde; and must not put a pod on the machine's network.
+        if record.as_ref().is_some_and(|r| r.link.is_some() == r.spec.host_network.is_some()) {
+            let why = "a pod has either addresses of its own or the machine's network";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        Ok(record)
     }
 
     pub(crate) fn write_record(&self, record: &PodRecord) -> io::Result<()> {
@@ -122,11 +128,10 @@ impl PodDir {
     }
 }
 
-/// What a pod is on this machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A pod's place on the bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct PodRecord {
-    pub spec: PodSpec,
+pub(crate) struct PodLink {
     /// Its real address on the site's network.
     pub address: Ipv4Addr,
     pub prefix: u8,
@@ -135,6 +140,23 @@ pub(crate) struct PodRecord {
     #[serde(default)]
     pub prefix6: Option<u8>,
     pub gateway: Ipv4Addr,
+}
+
+impl PodLink {
+    /// All its addresses, the first first.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        std::iter::once(self.address.into()).chain(self.address6.map(IpAddr::V6))
+    }
+}
+
+/// What a pod is on this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PodRecord {
+    pub spec: PodSpec,
+    /// Its own place on the site's network; none for a pod on the machine's.
+    #[serde(flatten)]
+    pub link: Option<PodLink>,
     pub netns: PathBuf,
     pub cgroup: PathBuf,
     /// The fetched artifact, when the spec names one.
@@ -224,4 +246,47 @@ fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As agents wrote it that knew no other pods.
+    const OLD: &str = r#"{"spec":{"uid":"u","name":"a-0"},"address":"10.244.0.2","prefix":24,
+        "address6":"fd72::2","prefix6":120,"gateway":"10.244.0.1","netns":"/run/n","cgroup":"/c","started":true}"#;
+
+    fn record(text: &str) -> io::Result<PodRecord> {
+        let dir = tempfile::tempdir()?;
+        fs::write(dir.path().join("pod.json"), text)?;
+        Ok(PodDir::at(dir.path().to_owned()).record()?.unwrap())
+    }
+
+    #[test]
+    fn records_of_older_agents_are_read_and_written_the_same() {
+        let read = record(OLD).unwrap();
+        let addresses: Vec<String> =
+            read.link.unwrap().addresses().map(|a| a.to_string()).collect();
+        assert_eq!(addresses, ["10.244.0.2", "fd72::2"]);
+        assert!(read.spec.host_network.is_none() && read.started);
+        let text = serde_json::to_value(&read).unwrap();
+        let old: serde_json::Value = serde_json::from_str(OLD).unwrap();
+        for key in ["address", "prefix", "address6", "prefix6", "gateway", "netns"] {
+            assert_eq!(text[key], old[key], "{key}");
+        }
+    }
+
+    #[test]
+    fn a_pod_on_the_machines_network_has_no_addresses_and_no_other_pod_is_without() {
+        let old = record(OLD).unwrap();
+        let host = crate::spec::HostNetwork { name: "m".into(), addresses: vec![] };
+        let spec = PodSpec { host_network: Some(host), ..old.spec.clone() };
+        let on_host = PodRecord { spec, link: None, ..old };
+        let text = serde_json::to_string(&on_host).unwrap();
+        assert!(!text.contains("gateway"), "{text}");
+        assert_eq!(record(&text).unwrap(), on_host);
+        for broken in [OLD.replace("10.244.0.2", "10.244"), text.replace("hostNetwork", "other")] {
+            assert_eq!(record(&broken).unwrap_err().kind(), io::ErrorKind::InvalidData, "{broken}");
+        }
+    }
 }

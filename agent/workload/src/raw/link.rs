@@ -26,7 +26,7 @@ use rtnetlink::{
     },
 };
 
-use super::{address::PodNetwork, error::NetError, layout::PodRecord, netns};
+use super::{address::PodNetwork, error::NetError, layout::PodLink, netns};
 use crate::spec::PodUid;
 
 /// The pod's end.
@@ -150,13 +150,18 @@ pub(crate) async fn remove(name: &str) -> Result<(), NetError> {
 
 /// Connects the pod's namespace to the bridge and gives it its address and way out. A link that is
 /// there already is used.
-pub(crate) async fn connect_pod(record: &PodRecord, bridge: &str) -> Result<(), NetError> {
-    let host = host_link(&record.spec.uid);
+pub(crate) async fn connect_pod(
+    uid: &PodUid,
+    namespace: &Path,
+    pod: PodLink,
+    bridge: &str,
+) -> Result<(), NetError> {
+    let host = host_link(uid);
     with(async |handle| {
         let master = find(&handle, bridge).await?;
         let master = master.ok_or_else(|| NetError::NoLink { name: bridge.to_owned() })?;
         if find(&handle, &host).await?.is_none() {
-            create_pair(&handle, &host, record).await?;
+            create_pair(&handle, &host, namespace, pod.address).await?;
         }
         let index = find(&handle, &host).await?;
         let index = index.ok_or_else(|| NetError::NoLink { name: host.clone() })?;
@@ -164,10 +169,9 @@ pub(crate) async fn connect_pod(record: &PodRecord, bridge: &str) -> Result<(), 
         set(&handle, &host, change.controller(master).up().build()).await
     })
     .await?;
-    let pod = record.clone();
-    netns::inside(record.netns.clone(), || configure(pod)).await?;
+    netns::inside(namespace.to_owned(), move || configure(pod)).await?;
     wait_until_up(&host).await?;
-    netns::inside(record.netns.clone(), announce).await
+    netns::inside(namespace.to_owned(), announce).await
 }
 
 /// Whether this machine gives interfaces IPv6 addresses.
@@ -225,8 +229,12 @@ async fn announce() -> Result<(), NetError> {
 
 /// The far end is born inside the pod's namespace, under its final name: nothing has to be renamed
 /// or moved, and a crash in between leaves one end only to clean.
-async fn create_pair(handle: &Handle, host: &str, record: &PodRecord) -> Result<(), NetError> {
-    let namespace = record.netns.as_path();
+async fn create_pair(
+    handle: &Handle,
+    host: &str,
+    namespace: &Path,
+    address: Ipv4Addr,
+) -> Result<(), NetError> {
     let open = File::open(namespace).map_err(|source| NetError::Namespace {
         what: "open",
         path: namespace.to_owned(),
@@ -234,14 +242,14 @@ async fn create_pair(handle: &Handle, host: &str, record: &PodRecord) -> Result<
     })?;
     let far = LinkMessageBuilder::<LinkUnspec>::new()
         .name(POD_LINK)
-        .address(mac(record.address).to_vec())
+        .address(mac(address).to_vec())
         .setns_by_fd(open.as_raw_fd())
         .build();
     let pair = LinkVeth::new(host, POD_LINK).set_info_data(InfoData::Veth(InfoVeth::Peer(far)));
     handle.link().add(pair.build()).execute().await.map_err(fail("create", host))
 }
 
-async fn configure(pod: PodRecord) -> Result<(), NetError> {
+async fn configure(pod: PodLink) -> Result<(), NetError> {
     if pod.address6.is_some() {
         switch("ipv6/conf/eth0/disable_ipv6", "0")?;
     }

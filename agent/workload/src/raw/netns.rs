@@ -5,6 +5,7 @@
 use std::{
     fs::{self, File},
     io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -13,28 +14,51 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
 use super::error::NetError;
 
+/// The calling thread's namespace.
+const OWN: &str = "/proc/thread-self/ns/net";
+
+fn fail<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> NetError + use<'a> {
+    move |source| NetError::Namespace { what, path: path.to_owned(), source }
+}
+
 /// Makes the namespace that `path` names, unless there is one.
 pub(crate) fn create(path: &Path) -> Result<(), NetError> {
-    let fail = |what: &'static str| {
-        move |source: io::Error| NetError::Namespace { what, path: path.to_owned(), source }
-    };
     if is_namespace(path) {
         return Ok(());
     }
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir).map_err(fail("create the directory of"))?;
-    }
-    File::create(path).map_err(fail("create the name of"))?;
+    make_place(path)?;
     let target = path.to_owned();
     let made = std::thread::spawn(move || -> io::Result<()> {
         unshare(CloneFlags::CLONE_NEWNET)?;
-        mount_bind("/proc/thread-self/ns/net", &target)?;
+        mount_bind(OWN, &target)?;
         Ok(())
     });
     match made.join() {
-        Ok(done) => done.map_err(fail("create")),
+        Ok(done) => done.map_err(fail("create", path)),
         Err(_panic) => Err(NetError::Thread { path: path.to_owned() }),
     }
+}
+
+/// Makes `path` a name of the machine's own namespace, which is the calling thread's, by which other processes can open it.
+pub(crate) fn name_own(path: &Path) -> Result<(), NetError> {
+    let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino()));
+    if is_namespace(path) {
+        let own = identity(Path::new(OWN)).map_err(fail("look at", Path::new(OWN)))?;
+        if identity(path).map_err(fail("look at", path))? == own {
+            return Ok(());
+        }
+        // Of an agent that was started elsewhere.
+        remove(path)?;
+    }
+    make_place(path)?;
+    mount_bind(OWN, path).map_err(|e| fail("name", path)(e.into()))
+}
+
+fn make_place(path: &Path) -> Result<(), NetError> {
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir).map_err(fail("create the directory of", path))?;
+    }
+    File::create(path).map_err(fail("create the name of", path)).map(drop)
 }
 
 /// Whether the file is a namespace and not merely the place for one.
@@ -48,21 +72,19 @@ const NSFS_MAGIC: i64 = 0x6e73_6673;
 
 /// Removes the name; the namespace goes with its last process. One that is not there is fine.
 pub(crate) fn remove(path: &Path) -> Result<(), NetError> {
-    let fail = |source| NetError::Namespace { what: "remove", path: path.to_owned(), source };
     if is_namespace(path) {
-        unmount(path, UnmountFlags::DETACH).map_err(|e| fail(e.into()))?;
+        unmount(path, UnmountFlags::DETACH).map_err(|e| fail("remove", path)(e.into()))?;
     }
     match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(fail(e)),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(fail("remove", path)(e)),
         _ => Ok(()),
     }
 }
 
 /// Moves the calling thread into the namespace. Only for threads and processes made for it.
 pub(crate) fn enter(path: &Path) -> Result<(), NetError> {
-    let fail = |source| NetError::Namespace { what: "enter", path: path.to_owned(), source };
-    let file = File::open(path).map_err(fail)?;
-    setns(file, CloneFlags::CLONE_NEWNET).map_err(|e| fail(e.into()))
+    let file = File::open(path).map_err(fail("enter", path))?;
+    setns(file, CloneFlags::CLONE_NEWNET).map_err(|e| fail("enter", path)(e.into()))
 }
 
 /// Runs `work` on a thread of its own inside the namespace, with a runtime for its sockets.

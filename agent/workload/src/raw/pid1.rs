@@ -26,12 +26,11 @@ const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 /// What root in a pod may do: what container engines allow, and real-time scheduling and locked
 /// memory, which robot controllers need. No mounting, no other namespaces, no kernel modules, and no
 /// device nodes: one could be made for the machine's disk.
-const KEPT: [CapabilitySet; 15] = [
+const KEPT: [CapabilitySet; 14] = [
     CapabilitySet::CHOWN,
     CapabilitySet::DAC_OVERRIDE,
     CapabilitySet::FSETID,
     CapabilitySet::FOWNER,
-    CapabilitySet::NET_RAW,
     CapabilitySet::SETGID,
     CapabilitySet::SETUID,
     CapabilitySet::SETFCAP,
@@ -43,6 +42,10 @@ const KEPT: [CapabilitySet; 15] = [
     CapabilitySet::SYS_NICE,
     CapabilitySet::IPC_LOCK,
 ];
+
+/// Raw and packet sockets, and marks: of the pod's own namespace. On the machine's network they would listen to the machine and write its
+/// packets, and a socket with the relay's mark would pass for the relay.
+const KEPT_IN_OWN_NETWORK: CapabilitySet = CapabilitySet::NET_RAW;
 
 pub(crate) fn main(dir: &PodDir) -> ExitCode {
     match run(dir) {
@@ -68,7 +71,8 @@ fn run(dir: &PodDir) -> Result<u8, Report> {
         .map_err(|e| broken("cannot set the host name", &e))?;
     mounts::set_up(dir, &record).map_err(|e| broken("cannot set up the pod's files", &e))?;
     let command = entrypoint(&record)?;
-    drop_capabilities().map_err(|e| broken("cannot drop capabilities", &e))?;
+    let own_network = record.spec.host_network.is_none();
+    drop_capabilities(own_network).map_err(|e| broken("cannot drop capabilities", &e))?;
     let child = spawn(command).map_err(|e| {
         let program = record.spec.entrypoint.first().map_or("", String::as_str);
         Report::Impossible(format!("entrypoint {program:?} cannot be executed: {e}"))
@@ -118,8 +122,9 @@ fn resolve(program: &str, path: &str) -> Result<PathBuf, Report> {
         .ok_or_else(|| missing(path))
 }
 
-fn drop_capabilities() -> rustix::io::Result<()> {
-    let kept = KEPT.into_iter().fold(CapabilitySet::empty(), CapabilitySet::union);
+fn drop_capabilities(own_network: bool) -> rustix::io::Result<()> {
+    let more = own_network.then_some(KEPT_IN_OWN_NETWORK);
+    let kept = KEPT.into_iter().chain(more).fold(CapabilitySet::empty(), CapabilitySet::union);
     for capability in CapabilitySet::all().difference(kept).iter() {
         match remove_capability_from_bounding_set(capability) {
             // One that this kernel does not know.

@@ -41,11 +41,20 @@ use crate::{
 
 /// Beyond the grace period, for a supervisor that does not do its part.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Exit code of what was ended by SIGKILL.
+const KILLED: i32 = 137;
+
+/// What the agent was started with.
+#[derive(Clone, Debug)]
+struct Terms {
+    helper: PathBuf,
+    allow_host_network: bool,
+}
 
 /// All supervisors of one runtime. The only one who starts them.
 #[derive(Debug)]
 pub(super) struct Supervisors {
-    helper: PathBuf,
+    terms: Terms,
     changes: watch::Sender<u64>,
     watched: Mutex<BTreeMap<PodUid, Watched>>,
 }
@@ -105,8 +114,9 @@ impl Life {
 }
 
 impl Supervisors {
-    pub(super) fn new(helper: PathBuf) -> Self {
-        Self { helper, changes: watch::Sender::new(0), watched: Mutex::default() }
+    pub(super) fn new(helper: PathBuf, allow_host_network: bool) -> Self {
+        let terms = Terms { helper, allow_host_network };
+        Self { terms, changes: watch::Sender::new(0), watched: Mutex::default() }
     }
 
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
@@ -119,7 +129,7 @@ impl Supervisors {
 
     /// Starts the pod's first supervisor.
     pub(super) async fn spawn(&self, dir: &PodDir, record: &PodRecord) -> Result<(), PodError> {
-        let life = launch(&self.helper, dir, record).await?;
+        let life = launch(&self.terms.helper, dir, record).await?;
         self.watch(dir, record, life);
         Ok(())
     }
@@ -128,7 +138,7 @@ impl Supervisors {
     pub(super) async fn take_over(&self, dir: &PodDir, record: &PodRecord) -> Result<(), PodError> {
         let life = match find(dir).await.map_err(io_at("find the supervisor of", dir.path()))? {
             Some(life) => Some(life),
-            None => recover(&self.helper, dir, record).await?,
+            None => recover(&self.terms, dir, record).await?,
         };
         if let Some(life) = life {
             self.watch(dir, record, life);
@@ -142,7 +152,7 @@ impl Supervisors {
         let shared = Arc::new(Shared::default());
         shared.set(&life);
         let watcher = Watcher {
-            helper: self.helper.clone(),
+            terms: self.terms.clone(),
             dir: dir.clone(),
             record: record.clone(),
             shared: Arc::clone(&shared),
@@ -193,7 +203,7 @@ impl Supervisors {
 }
 
 struct Watcher {
-    helper: PathBuf,
+    terms: Terms,
     dir: PodDir,
     record: PodRecord,
     shared: Arc<Shared>,
@@ -211,7 +221,7 @@ impl Watcher {
             if ended || self.shared.is_stopping() {
                 break;
             }
-            match recover(&self.helper, &self.dir, &self.record).await {
+            match recover(&self.terms, &self.dir, &self.record).await {
                 Ok(Some(next)) => {
                     self.shared.set(&next);
                     life = next;
@@ -316,9 +326,10 @@ fn open_existing(dir: &PodDir) -> io::Result<Option<File>> {
 }
 
 /// A supervisor is gone without having written an end: what is left of the pod is killed, and the
-/// loss counts as a failure by SIGKILL.
+/// loss counts as a failure by SIGKILL. A pod on the machine's network is not started again where that is allowed no more: unlike one
+/// that was found running, it would be a new one.
 async fn recover(
-    helper: &PathBuf,
+    terms: &Terms,
     dir: &PodDir,
     record: &PodRecord,
 ) -> Result<Option<Life>, PodError> {
@@ -339,27 +350,31 @@ async fn recover(
         Stage::Stopping => State::Stopping,
         _ => State::Running { failures: status.failures },
     };
-    let event = Event::Exited { code: 137, ran: Duration::ZERO };
-    match step(state, event, &policy).0 {
-        State::Ended(outcome) => {
-            status.stage = Stage::Ended;
-            status.ended = Some(jiff::Timestamp::now());
-            status.outcome = Some(match outcome {
-                Outcome::Failed { code, message } => {
-                    let message = format!("the pod's supervisor was lost; {message}");
-                    Outcome::Failed { code, message }
-                }
-                other => other,
-            });
-            dir.write_status(&status).map_err(io_at("write the status in", dir.path()))?;
-            Ok(None)
+    let event = Event::Exited { code: KILLED, ran: Duration::ZERO };
+    let refused = record.spec.host_network.is_some() && !terms.allow_host_network;
+    let outcome = match step(state, event, &policy).0 {
+        State::Ended(outcome) => outcome,
+        State::BackOff { .. } if refused => {
+            let message = "given up, as the agent runs without --allow-host-network".to_owned();
+            Outcome::Failed { code: Some(KILLED), message }
         }
         State::BackOff { failures } => {
             status.stage = Stage::BackOff;
             status.failures = failures;
             dir.write_status(&status).map_err(io_at("write the status in", dir.path()))?;
-            launch(helper, dir, record).await.map(Some)
+            return launch(&terms.helper, dir, record).await.map(Some);
         }
-        _ => Ok(None),
-    }
+        _ => return Ok(None),
+    };
+    status.stage = Stage::Ended;
+    status.ended = Some(jiff::Timestamp::now());
+    status.outcome = Some(match outcome {
+        Outcome::Failed { code, message } => {
+            let message = format!("the pod's supervisor was lost; {message}");
+            Outcome::Failed { code, message }
+        }
+        other => other,
+    });
+    dir.write_status(&status).map_err(io_at("write the status in", dir.path()))?;
+    Ok(None)
 }

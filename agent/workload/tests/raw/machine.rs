@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
@@ -60,6 +61,7 @@ impl Machine {
             pod_cidr6: None,
             site_cidr: "10.244.0.0/24".parse().unwrap(),
             hide: vec![],
+            allow_host_network: true,
         }
     }
 
@@ -212,6 +214,7 @@ pub(crate) fn spec(name: &str, script: &str) -> PodSpec {
         restart: RestartPolicy::Never,
         backoff_limit: None,
         grace: DEFAULT_GRACE,
+        host_network: None,
         notes: BTreeMap::new(),
     }
 }
@@ -221,5 +224,13 @@ pub(crate) fn failed(view: &PodView) -> (Option<i32>, String) {
     match view.outcome() {
         Some(Outcome::Failed { code, message }) => (*code, message.clone()),
         other => panic!("not failed: {other:?}"),
+    }
+}
+
+/// A pod's own address of IPv4.
+pub(crate) fn v4(view: &PodView) -> Ipv4Addr {
+    match view.addresses.first() {
+        Some(IpAddr::V4(v4)) => *v4,
+        other => panic!("no address of IPv4 first: {other:?}"),
     }
 }
