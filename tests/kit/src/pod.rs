@@ -16,7 +16,7 @@ use crate::product::text;
 pub struct RunningPod {
     pub uid: String,
     pub pid: u32,
-    /// Its address on the site's network.
+    /// Its address on the site's network; empty if it is on its machine's.
     pub real: String,
     /// Its first address in its Domain, empty without one.
     pub vip: String,

@@ -244,6 +244,18 @@ impl Product {
         labels: &[(&str, &str)],
         options: &[&str],
     ) -> Result<()> {
+        self.join_with_both(cluster, node, labels, options, &[])
+    }
+
+    /// As [`Self::join_with`], and with more options for `rlark-agent`.
+    pub fn join_with_both(
+        &mut self,
+        cluster: &str,
+        node: &str,
+        labels: &[(&str, &str)],
+        node_options: &[&str],
+        agent_options: &[&str],
+    ) -> Result<()> {
         if !self.sites.contains_key(cluster) {
             let site = self.internet.site(cluster)?;
             self.sites.insert(cluster.to_owned(), site);
@@ -278,7 +290,7 @@ impl Product {
             })
         };
         let own = [format!("--socket={socket}")].into_iter();
-        let options = options.iter().map(|o| (*o).to_owned());
+        let options = node_options.iter().map(|o| (*o).to_owned());
         let node_start = start("rlark-node", own.chain(options).collect())?;
         let mut agent_args = vec![
             format!("--node-socket={socket}"),
@@ -287,6 +299,7 @@ impl Product {
             format!("--site-cidr={SITE_CIDR}"),
             format!("--hide={}", self.lab.dir().display()),
         ];
+        agent_args.extend(agent_options.iter().map(|o| (*o).to_owned()));
         agent_args.extend(labels.iter().map(|(k, v)| format!("--labels={k}={v}")));
         let agent_start = start("rlark-agent", agent_args)?;
         let all = self.cgroup.path();

@@ -1,5 +1,7 @@
 //! A task on the host network: a cgroup in a machine's own namespace, handed to its node as a runtime would. In Domains of either
-//! address family, and of both.
+//! address family, and of both. And as a Task that asks for it, by `kubectl apply` ([`task`]).
+
+mod task;
 
 use std::{
     fs,
