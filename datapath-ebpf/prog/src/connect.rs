@@ -15,7 +15,7 @@ pub fn rl_connect4(ctx: SockAddrContext) -> i32 {
     match decide(&ctx, mapped(addr.user_ip4), port(addr.user_port), Call::Connect) {
         Verdict::Pass => 1,
         Verdict::Deny(errno) => refuse(errno),
-        Verdict::Direct { real, source } => {
+        Verdict::Direct { real, source, .. } => {
             speak_from(&ctx, &source);
             addr.user_ip4 = real[3];
             1
@@ -35,7 +35,7 @@ pub fn rl_connect6(ctx: SockAddrContext) -> i32 {
     match decide(&ctx, get6!(addr.user_ip6), port(addr.user_port), Call::Connect) {
         Verdict::Pass => 1,
         Verdict::Deny(errno) => refuse(errno),
-        Verdict::Direct { real, source } => {
+        Verdict::Direct { real, source, .. } => {
             speak_from(&ctx, &source);
             set6!(addr.user_ip6, real);
             1

@@ -15,9 +15,11 @@ pub fn rl_sendmsg4(ctx: SockAddrContext) -> i32 {
     match decide(&ctx, mapped(addr.user_ip4), port(addr.user_port), Call::Send) {
         Verdict::Pass => 1,
         Verdict::Deny(errno) => refuse(errno),
-        Verdict::Direct { real, source } => {
+        Verdict::Direct { real, source, own } => {
             addr.user_ip4 = real[3];
-            if source != [0; 4] && addr.msg_src_ip4 == 0 {
+            // A program that names its source (IP_PKTINFO) names the VIP; on the site's network it has the real address.
+            let named = addr.msg_src_ip4;
+            if named == own[3] || (named == 0 && source != [0; 4]) {
                 addr.msg_src_ip4 = source[3];
             }
             1
@@ -34,9 +36,10 @@ pub fn rl_sendmsg6(ctx: SockAddrContext) -> i32 {
     match decide(&ctx, get6!(addr.user_ip6), port(addr.user_port), Call::Send) {
         Verdict::Pass => 1,
         Verdict::Deny(errno) => refuse(errno),
-        Verdict::Direct { real, source } => {
+        Verdict::Direct { real, source, own } => {
             set6!(addr.user_ip6, real);
-            if source != [0; 4] && get6!(addr.msg_src_ip6) == [0; 4] {
+            let named = get6!(addr.msg_src_ip6);
+            if named == own || (named == [0; 4] && source != [0; 4]) {
                 set6!(addr.msg_src_ip6, source);
             }
             1

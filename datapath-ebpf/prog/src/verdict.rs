@@ -40,8 +40,8 @@ pub enum Verdict {
     /// The destination stays: not ours, the own VIP, or the guard lands it.
     Pass,
     Deny(u32),
-    /// The member's real address; the port stays. On the host network also the address to speak from.
-    Direct { real: Ip, source: Ip },
+    /// The member's real address; the port stays. On the host network also the address to speak from. And the pod's own VIP.
+    Direct { real: Ip, source: Ip, own: Ip },
     /// On the host network: the relay's address and port.
     Land(Ip, u32),
 }
@@ -123,7 +123,7 @@ fn datagram(ctx: &SockAddrContext, pod: &Pod, vip: &Vip, to: Port) -> Verdict {
         && !seen_on_vip(&to)
     {
         count(pod.domain, Reason::Direct);
-        return Verdict::Direct { real: vip.real, source: host::source(pod, face) };
+        return Verdict::Direct { real: vip.real, source: host::source(pod, face), own: face.vip };
     }
     if is_host(pod) {
         // No interface of the machine leads to the node.
@@ -165,7 +165,7 @@ fn stream(ctx: &SockAddrContext, pod: &Pod, vip: &Vip, at: Port) -> Verdict {
     if direct {
         remember(ctx, Dest { ip, port, kind: NAME_VIP, cgroup });
         count(domain, Reason::Direct);
-        return Verdict::Direct { real: vip.real, source: host::source(pod, face) };
+        return Verdict::Direct { real: vip.real, source: host::source(pod, face), own: face.vip };
     }
     // SAFETY: entries are written whole.
     if open == UNKNOWN && let Some(refusal) = unsafe { REFUSED.get(at) } {
@@ -195,6 +195,9 @@ const UNKNOWN: u32 = 2;
 /// Whether anyone in the peer's namespace listens where this connection would arrive.
 #[inline(always)]
 fn open(vip: &Vip, ip: Ip, port: u32) -> u32 {
+    if port == 0 {
+        return CLOSED;
+    }
     if vip.check == CHECK_MIRROR {
         if mirrored(vip.netns, port, TCP) {
             return OPEN;

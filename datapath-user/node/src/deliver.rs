@@ -20,8 +20,8 @@ use crate::{
     report,
 };
 
-/// The pod's own stack answers; longer means its backlog is full.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pod's own stack answers, or its backlog is full: then a SYN is sent again for two minutes (`tcp_syn_retries`), as any client's.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(135);
 
 /// [`Deliver`] over this node's routes and kernel.
 pub struct Delivery {

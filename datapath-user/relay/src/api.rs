@@ -259,7 +259,7 @@ impl RelayConfig {
             bulk_after: 1 << 20,
             resume_within: Duration::from_secs(75),
             open_timeout: Duration::from_secs(30),
-            deliver_timeout: Duration::from_secs(10),
+            deliver_timeout: Duration::from_secs(140),
             dial_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(10),
             backoff_max: Duration::from_secs(1),

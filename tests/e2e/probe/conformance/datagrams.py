@@ -129,6 +129,21 @@ def a_server_that_answers_from_the_address_it_was_asked_at():
 
 
 @check
+def a_client_that_names_its_vip_as_source():
+    """By a control message, as programs with several addresses do."""
+    with udp() as s:
+        own = socket.inet_pton(Here.family, Here.own)
+        if Here.family == socket.AF_INET:
+            info = (socket.IPPROTO_IP, IP_PKTINFO, struct.pack("I4s4s", 0, own, bytes(4)))
+        else:
+            info = (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, own + bytes(4))
+        for number in (ECHO, ON_VIP):
+            s.sendmsg([b"x"], [info], 0, (Here.peer, number))
+            data, whom = s.recvfrom(10)
+            expect((data, whom[:2]), (b"x", (Here.peer, number)))
+
+
+@check
 def a_server_that_answers_from_another_port():
     """As TFTP servers do."""
     with udp() as s:

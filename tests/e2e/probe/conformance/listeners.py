@@ -166,13 +166,19 @@ def more_than_the_backlog():
     return all_of_them(FULL, 12)
 
 
-def all_of_them(number, count):
+@check
+def a_server_that_accepts_nobody_for_six_seconds():
+    """Who found no place in its queue asks again and again, and gets in."""
+    return all_of_them(FULL, 8, 6)
+
+
+def all_of_them(number, count, after=0.5):
     waiting = []
     for _ in range(count):
         s = tcp(0)
         expect_one(s.connect_ex((Here.peer, number)), (0, errno.EINPROGRESS))
         waiting.append(s)
-    time.sleep(0.5)
+    time.sleep(after)
     start = time.monotonic()
     with dial(ACCEPT) as control:
         control.sendall(str(number).encode())

@@ -84,6 +84,11 @@ def refused_by_a_listener_for_ipv6_only():
 
 
 @check
+def refused_at_port_zero():
+    expect(attempt(0), "ECONNREFUSED")
+
+
+@check
 def unknown_address():
     expect(attempt(ECHO, Here.nobody), "EHOSTUNREACH")
 
