@@ -337,6 +337,15 @@ impl Product {
         Ok(())
     }
 
+    /// As [`Self::start_agent`], without an option that it had, from now on.
+    pub fn start_agent_without(&mut self, machine: usize, option: &str) -> Result<()> {
+        let args = &mut self.machine(machine)?.agent_start.args;
+        let before = args.len();
+        args.retain(|a| a != option);
+        ensure!(args.len() < before, "it was not started with {option}");
+        self.start_agent(machine)
+    }
+
     /// A pod on a machine, by its name: a program can be run in it.
     pub fn pod(&self, machine: usize, name: &str) -> Result<RunningPod> {
         let m = self.machines.get(machine).context("no such machine")?;

@@ -127,7 +127,7 @@ fn two_pods_on_the_machines_network_share_it() {
 }
 
 #[test]
-fn without_leave_none_is_made_and_one_that_runs_is_taken_over_but_not_started_again() {
+fn where_it_is_not_allowed_none_is_made_and_one_that_runs_goes_on_but_is_not_started_again() {
     on_a_machine(async |m: &Machine| {
         let before = m.traces();
         let mut host = on_host(spec("host-0", "echo up; sleep 1000"));

@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader},
     process::Stdio,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -20,6 +21,7 @@ use super::{ASK, LIMIT, PORT, SERVE, ask_from};
 
 /// Of the robot, as of the first machine of every site.
 const MACHINE: &str = "192.168.1.10";
+const ALLOW: &str = "--allow-host-network";
 const TWIN_PORT: &str = "7001";
 /// A connection that stays until it is killed.
 const HOLD: &str = "import socket,sys,time
@@ -40,12 +42,11 @@ fn task(name: &str, selector: &Value, host_network: bool, port: &str) -> Value {
     })
 }
 
-/// A site without leave, whose machine comes first by name, and one whose operator gave it.
+/// A site whose operator allows nothing, with the machine that is first by name, and one whose operator does.
 fn sites() -> Result<Product> {
     let mut p = test_e2e::server()?;
     p.join("cloud", "gpu-1", &[("site", "cloud")])?;
-    let leave = ["--allow-host-network"];
-    p.join_with_both("edge", "robot-1", &[("site", "edge")], &[], &leave)?;
+    p.join_with_both("edge", "robot-1", &[("site", "edge")], &[], &[ALLOW])?;
     p.online()?;
     Ok(p)
 }
@@ -78,6 +79,15 @@ fn a_task_that_asks_for_the_machines_network_talks_with_its_domain() -> Result<(
         p.online()?;
         talk(&host, &twin, &far)?;
         ensure!(pod(p, 1, "j-host-0")?.pid == host.pid, "it was started again");
+
+        // It is allowed no more. Stopped in order, an agent takes its tasks along; the next one makes none that it may not.
+        p.machines.get_mut(1).context("machine")?.agent.stop(Duration::from_secs(20))?;
+        p.start_agent_without(1, ALLOW)?;
+        phase(p, "j", "Failed", LIMIT)?;
+        for name in ["j-host", "j-twin"] {
+            refused(p, "rlark-edge", name, "robot-1")?;
+        }
+        ensure!(pod(p, 0, "j-far-0")?.pid == far.pid, "the other site's was ended too");
 
         output(p.kubectl(["delete", "job", "j", "--wait=true"]).arg("--timeout=40s"))?;
         let m = p.machines.get(1).context("machine")?;
@@ -173,21 +183,13 @@ fn flows(p: &Product, host: &RunningPod, far: &RunningPod) -> Result<()> {
 }
 
 #[test]
-fn where_the_operator_gave_no_leave_it_is_refused_at_once_and_says_so() -> Result<()> {
+fn where_the_operator_does_not_allow_it_it_is_refused_at_once_and_says_so() -> Result<()> {
     let mut p = sites()?;
     let run = |p: &mut Product| -> Result<()> {
         let tasks = json!([task("host", &json!({ "site": "cloud" }), true, PORT)]);
         p.apply(&(domain("d", "10.98.0.0/24") + &job("j", &tasks)))?;
         phase(p, "j", "Failed", LIMIT)?;
-        let why = "spec.raw.hostNetwork: machine gpu-1 lets no task use its network, as its rlark-agent runs without \
-                   --allow-host-network";
-        let task = p.get("task j-host -n rlark-cloud")?;
-        ensure!(text(&task, "/status/phase") == "Failed", "{task}");
-        ensure!(text(&task, "/status/message") == why, "{task}");
-        let conditions = task.pointer("/status/conditions").and_then(Value::as_array);
-        let reasons: Vec<_> =
-            conditions.into_iter().flatten().map(|c| text(c, "/reason")).collect();
-        ensure!(reasons == ["HostNetworkForbidden"], "{reasons:?}");
+        let why = refused(p, "rlark-cloud", "j-host", "gpu-1")?;
         let job = p.get("rljob j")?;
         ensure!(text(&job, "/status/tasks/0/message") == why, "{job}");
         ensure!(p.pod(0, "j-host-0").is_err(), "it runs");
@@ -196,4 +198,23 @@ fn where_the_operator_gave_no_leave_it_is_refused_at_once_and_says_so() -> Resul
         Ok(())
     };
     run(&mut p).map_err(|e| p.explain(e))
+}
+
+/// Waits until a Task's status says so; how it says it.
+fn refused(p: &Product, namespace: &str, name: &str, machine: &str) -> Result<String> {
+    let why = format!(
+        "spec.raw.hostNetwork: machine {machine} lets no task use its network, as its rlark-agent runs without {ALLOW}"
+    );
+    let mut task = Value::Null;
+    let waiting = eventually("it to be refused", LIMIT, || {
+        task = p.get(&format!("task {name} -n {namespace}"))?;
+        let conditions = task.pointer("/status/conditions").and_then(Value::as_array);
+        let reasons: Vec<_> =
+            conditions.into_iter().flatten().map(|c| text(c, "/reason")).collect();
+        let said =
+            text(&task, "/status/phase") == "Failed" && text(&task, "/status/message") == why;
+        Ok((said && reasons == ["HostNetworkForbidden"]).then_some(()))
+    });
+    waiting.with_context(|| task.to_string())?;
+    Ok(why)
 }
