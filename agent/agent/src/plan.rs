@@ -75,6 +75,8 @@ pub(crate) fn pod_spec(
         entrypoint: raw.entrypoint,
         grace: DEFAULT_GRACE,
         host_network: host,
+        // The node's section says it: peers are to be told an address at which they reach the pod.
+        named_elsewhere: !task.spec.domain.is_empty(),
         notes: BTreeMap::from([
             (notes::TASK.to_owned(), task.name_any()),
             (notes::TASK_UID.to_owned(), task.uid().unwrap_or_default()),

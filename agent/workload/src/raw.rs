@@ -448,16 +448,17 @@ fn make_directories(dir: &PodDir, record: &PodRecord) -> Result<(), PodError> {
     fs::write(dir.hosts(), hosts(record)).map_err(io_at("write", &dir.hosts()))
 }
 
-/// The pod's hosts file before others add to it: itself and, if it is on the machine's network, the machine.
+/// The pod's hosts file before others add to it: itself, unless they are to, and, if it is on the machine's network, the machine.
 fn hosts(record: &PodRecord) -> String {
-    let pod = &record.spec.name;
+    let own = (!record.spec.named_elsewhere).then_some(record.spec.name.as_str());
     let mut text = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n".to_owned();
-    if let Some(link) = record.link {
-        text += &format!("{}\t{pod}\n", link.address);
+    if let Some((link, own)) = record.link.zip(own) {
+        text += &format!("{}\t{own}\n", link.address);
     }
     if let Some(machine) = &record.spec.host_network {
+        let names: Vec<&str> = [machine.name.as_str()].into_iter().chain(own).collect();
         for address in &machine.addresses {
-            text += &format!("{address}\t{} {pod}\n", machine.name);
+            text += &format!("{address}\t{}\n", names.join(" "));
         }
     }
     text

@@ -102,6 +102,9 @@ pub struct PodSpec {
     /// Set: the pod is on the machine's network and has no namespace, interface or address of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_network: Option<HostNetwork>,
+    /// Its own name leads to an address that somebody else writes into its hosts file, and to no other.
+    #[serde(default)]
+    pub named_elsewhere: bool,
     /// The caller's own notes (which Task, which Domain); kept, never read here.
     #[serde(default)]
     pub notes: BTreeMap<String, String>,
@@ -153,6 +156,7 @@ mod tests {
             backoff_limit: None,
             grace: DEFAULT_GRACE,
             host_network: None,
+            named_elsewhere: false,
             notes: BTreeMap::new(),
         };
         let text = format!("{spec:?}");

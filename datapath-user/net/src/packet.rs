@@ -9,10 +9,14 @@
     reason = "AF_PACKET addresses, raw sends, and one ioctl that no crate here names"
 )]
 
+mod stray;
+
 use std::{
+    collections::VecDeque,
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
+    sync::{Mutex, PoisonError},
 };
 
 use rustix::net::{RecvFlags, recv};
@@ -27,10 +31,30 @@ pub const MTU: u32 = 65_400;
 /// Packets that wait for their reader, in bytes as the kernel counts; more are lost, as on any network.
 const TAP_BUFFER: usize = 1 << 20;
 
+/// Longer than any frame with what stands in front of it.
+const LONGEST: usize = 66_000;
+
 /// Reads what is sent out of an interface.
 #[derive(Debug)]
 pub struct Tap {
     socket: AsyncFd<OwnedFd>,
+    stray: Option<Stray>,
+}
+
+/// What is meant for the interface and leaves by `lo` ([`stray`]).
+#[derive(Debug)]
+struct Stray {
+    socket: AsyncFd<OwnedFd>,
+    /// Of a train of datagrams those that were not taken yet.
+    rest: Mutex<VecDeque<Vec<u8>>>,
+}
+
+/// The network of which a [`Tap`] reads datagrams that leave by `lo`, and the namespace's own address in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    pub own: Ipv4Addr,
+    pub network: Ipv4Addr,
+    pub prefix_length: u8,
 }
 
 impl Tap {
@@ -39,18 +63,30 @@ impl Tap {
     ///
     /// # Errors
     /// There is no such interface, or no CAP_NET_RAW.
-    pub fn open(netns: BorrowedFd<'_>, interface: &str) -> io::Result<Self> {
+    pub fn open(
+        netns: BorrowedFd<'_>,
+        interface: &str,
+        network: Option<Network>,
+    ) -> io::Result<Self> {
+        let stray =
+            network.map(|n| visit_netns(netns, || stray::open(n.own, n.network, n.prefix_length))?);
         let socket = visit_netns(netns, || {
             let kind = Type::DGRAM.nonblocking();
             // No protocol yet: nothing is received before it is bound to its interface.
             let socket = Socket::new(Domain::PACKET, kind, None)?;
             complete_checksums(socket.as_fd(), interface)?;
             let index = rustix::net::netdevice::name_to_index(socket.as_fd(), interface)?;
-            socket.bind(&packet_address(index)?)?;
+            socket.bind(&packet_address(index, libc::ETH_P_ALL)?)?;
             io::Result::Ok(socket)
         })??;
         socket.set_recv_buffer_size(TAP_BUFFER)?;
-        Self::over(socket.into())
+        let mut tap = Self::over(socket.into())?;
+        if let Some(socket) = stray.transpose()? {
+            // SAFETY: as in `over`.
+            let socket = unsafe { AsyncFd::register(socket) }?;
+            tap.stray = Some(Stray { socket, rest: Mutex::default() });
+        }
+        Ok(tap)
     }
 
     /// Over any datagram socket.
@@ -59,7 +95,7 @@ impl Tap {
     /// It cannot be registered with the runtime.
     pub fn over(socket: OwnedFd) -> io::Result<Self> {
         // SAFETY: an OwnedFd keeps its descriptor for its whole life.
-        Ok(Self { socket: unsafe { AsyncFd::register(socket) }? })
+        Ok(Self { socket: unsafe { AsyncFd::register(socket) }?, stray: None })
     }
 
     /// The next packet.
@@ -67,15 +103,52 @@ impl Tap {
     /// # Errors
     /// The interface is gone or down.
     pub async fn next<'b>(&self, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
-        loop {
-            let mut ready = self.socket.readable().await?;
-            let got = ready.try_io(|s| Ok(recv(s.get_ref(), &mut *buffer, RecvFlags::empty())?));
-            match got {
-                Ok(Ok((n, _))) => return Ok(buffer.get(..n).unwrap_or_default()),
-                Ok(Err(e)) if e.kind() == io::ErrorKind::Interrupted => {}
-                Ok(Err(e)) => return Err(e),
-                Err(_would_block) => {}
+        let n = match &self.stray {
+            None => receive(&self.socket, buffer).await?,
+            Some(stray) => {
+                let packet = tokio::select! {
+                    n = receive(&self.socket, buffer) => Err(n?),
+                    packet = stray.next() => Ok(packet?),
+                };
+                match packet {
+                    Err(n) => n,
+                    Ok(packet) => {
+                        let n = packet.len().min(buffer.len());
+                        buffer.iter_mut().zip(packet).for_each(|(to, from)| *to = from);
+                        n
+                    }
+                }
             }
+        };
+        Ok(buffer.get(..n).unwrap_or_default())
+    }
+}
+
+async fn receive(socket: &AsyncFd<OwnedFd>, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        let mut ready = socket.readable().await?;
+        let got = ready.try_io(|s| Ok(recv(s.get_ref(), &mut *buffer, RecvFlags::empty())?));
+        match got {
+            Ok(Ok((n, _))) => return Ok(n),
+            Ok(Err(e)) if e.kind() == io::ErrorKind::Interrupted => {}
+            Ok(Err(e)) => return Err(e),
+            Err(_would_block) => {}
+        }
+    }
+}
+
+impl Stray {
+    /// Cancel-safe: what was read is kept.
+    async fn next(&self) -> io::Result<Vec<u8>> {
+        loop {
+            let next = self.rest.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            if let Some(packet) = next {
+                return Ok(packet);
+            }
+            let mut frame = vec![0; LONGEST];
+            let n = receive(&self.socket, &mut frame).await?;
+            let packets = stray::packets(frame.get(..n).unwrap_or_default()).unwrap_or_default();
+            self.rest.lock().unwrap_or_else(PoisonError::into_inner).extend(packets);
         }
     }
 }
@@ -118,14 +191,14 @@ impl Injector {
     }
 }
 
-fn packet_address(index: u32) -> io::Result<SockAddr> {
+fn packet_address(index: u32, protocol: libc::c_int) -> io::Result<SockAddr> {
     let index = i32::try_from(index).map_err(io::Error::other)?;
     // SAFETY: the closure writes a whole sockaddr_ll, which is shorter than the storage, and says so.
     let made = unsafe {
         SockAddr::try_init(|storage, length| {
             let mut to: libc::sockaddr_ll = std::mem::zeroed();
             to.sll_family = u16::try_from(libc::AF_PACKET).map_err(io::Error::other)?;
-            to.sll_protocol = u16::try_from(libc::ETH_P_ALL).map_err(io::Error::other)?.to_be();
+            to.sll_protocol = u16::try_from(protocol).map_err(io::Error::other)?.to_be();
             to.sll_ifindex = index;
             storage.cast::<libc::sockaddr_ll>().write(to);
             *length = libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>())
@@ -160,6 +233,8 @@ fn complete_checksums(socket: BorrowedFd<'_>, interface: &str) -> io::Result<()>
 mod tests {
     use std::{net::UdpSocket, sync::Arc, time::Duration};
 
+    use socket2::SockRef;
+
     use super::*;
     use crate::{netns::Netns, vip::VipInterface};
 
@@ -177,7 +252,11 @@ mod tests {
         let (vip, network) = (vip.parse()?, network.parse()?);
         VipInterface { name: "rl0".to_owned(), vip, network, prefix_length }
             .ensure(netns.as_fd())?;
-        let tap = Tap::open(netns.as_fd(), "rl0")?;
+        let own = match (vip, network) {
+            (IpAddr::V4(own), IpAddr::V4(network)) => Some(Network { own, network, prefix_length }),
+            _ => None,
+        };
+        let tap = Tap::open(netns.as_fd(), "rl0", own)?;
         let injector = Arc::new(Injector::open(netns.as_fd())?);
         Ok(Pod { netns, tap, injector })
     }
@@ -271,6 +350,33 @@ mod tests {
         let b = pod("fd00:2::2", "fd00:2::", 64)?;
         between(("fd00:2::1", a), ("fd00:2::2", b), |a, b| {
             talk(a, b, "[::]", "[fd00:2::2]", "[fd00:2::1]")
+        })
+        .await
+    }
+
+    /// As `IP_PKTINFO` with the interface on which the question came, which is `lo`.
+    #[tokio::test]
+    async fn datagrams_that_leave_by_lo_cross_too() -> Tested {
+        let a = pod("10.2.0.1", "10.2.0.0", 24)?;
+        let b = pod("10.2.0.2", "10.2.0.0", 24)?;
+        between(("10.2.0.1", a), ("10.2.0.2", b), |a, b| {
+            let say = |e: io::Error| e.to_string();
+            let (client, server) = (socket(a, "10.2.0.1:6000")?, socket(b, "10.2.0.2:5000")?);
+            SockRef::from(&server).bind_device(Some(b"lo")).map_err(say)?;
+            let mut buffer = vec![0; 70_000];
+            for length in [0, 1, 1400, 60_000] {
+                let sent: Vec<u8> =
+                    (0..length).map(|i| u8::try_from(i % 251).unwrap_or(0)).collect();
+                server.send_to(&sent, "10.2.0.1:6000").map_err(say)?;
+                let (n, from) = client.recv_from(&mut buffer).map_err(say)?;
+                assert_eq!(from.to_string(), "10.2.0.2:5000");
+                assert!(buffer.get(..n) == Some(&sent), "{length}");
+            }
+            // What is the pod's own stays its own.
+            let own = socket(b, "10.2.0.2:5001")?;
+            server.send_to(b"mine", "10.2.0.2:5001").map_err(say)?;
+            assert_eq!(own.recv_from(&mut buffer).map_err(say)?.0, 4);
+            Ok(())
         })
         .await
     }

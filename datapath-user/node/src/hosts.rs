@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! # BEGIN rlark domain
-//! 10.2.0.1 actor-0.rlark-domain actor-0.site-a.demo.rlark
-//! fd00:2::1 actor-0.rlark-domain actor-0.site-a.demo.rlark
+//! 10.2.0.1 actor-0.rlark-domain actor-0.site-a.demo.rlark actor-0
+//! fd00:2::1 actor-0.rlark-domain actor-0.site-a.demo.rlark actor-0
 //! # END rlark domain
 //! ```
 //!
+//! A pod's host name is its own name here, so what it says of itself (`hostname -i`, `socket.getfqdn()`) is where peers reach it.
 //! Everything outside the markers belongs to others and is kept byte for byte.
 
 use std::{
@@ -59,6 +60,9 @@ pub fn section(domain: &Domain, own: &Member) -> String {
         if gets_long {
             line += &format!(" {}.{}.{}{LONG}", m.pod, m.node.cluster, domain.name);
         }
+        if gets_short && (m.uid == own.uid || is_plain(&m.pod)) {
+            line += &format!(" {}", m.pod);
+        }
         if !line.is_empty() {
             for vip in &m.vips {
                 lines.insert((*vip, m.uid.as_str()), line.clone());
@@ -80,6 +84,14 @@ fn is_host_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 253
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.')
+}
+
+/// Whether the name alone can only mean a pod: a number at its end, as tasks' pods have, and no dot. Another site must not be able to
+/// call its pod `localhost`, `db` or `github.com` and be taken for that.
+fn is_plain(name: &str) -> bool {
+    let Some((task, number)) = name.rsplit_once('-') else { return false };
+    let is_number = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    is_number && !task.is_empty() && !task.contains('.')
 }
 
 /// `existing` with this section (or without any) in it.
@@ -121,8 +133,8 @@ fn is_ours(line: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(line) else { return false };
     let mut words = text.split_ascii_whitespace();
     let address = words.next().is_some_and(|w| w.parse::<std::net::IpAddr>().is_ok());
-    let mut names = words.peekable();
-    address && names.peek().is_some() && names.all(|n| n.ends_with(SHORT) || n.ends_with(LONG))
+    // The bare name stands behind the two others.
+    address && words.next().is_some_and(|n| n.ends_with(SHORT) || n.ends_with(LONG))
 }
 
 /// Puts the section into the file, or takes it out. Blocking; a few hundred microseconds.

@@ -31,8 +31,8 @@ fn every_peer_and_the_pod_itself_have_both_names() {
     );
     assert_eq!(
         text,
-        "10.2.0.2 actor-0.rlark-domain actor-0.s1.demo.rlark\n\
-         10.2.0.10 worker-0.rlark-domain worker-0.s2.demo.rlark\n"
+        "10.2.0.2 actor-0.rlark-domain actor-0.s1.demo.rlark actor-0\n\
+         10.2.0.10 worker-0.rlark-domain worker-0.s2.demo.rlark worker-0\n"
     );
 }
 
@@ -60,10 +60,21 @@ fn a_pod_keeps_its_own_names_while_its_predecessor_fades() {
         named("peer", "10.2.0.3", "s1/n1", "peer"),
     ];
     let own = section_of(members.clone(), "new");
-    assert!(own.contains("10.2.0.2 actor-0.rlark-domain actor-0.s1.demo.rlark\n"));
+    assert!(own.contains("10.2.0.2 actor-0.rlark-domain actor-0.s1.demo.rlark actor-0\n"));
     assert!(!own.contains("10.2.0.1"));
     let peer = section_of(members, "peer");
     assert!(!peer.contains("actor-0"), "{peer}");
+}
+
+#[test]
+fn no_peer_is_called_like_something_else() {
+    let names = ["localhost", "db", "github.com", "-1", "a-", "node.example-1", "worker-12"];
+    let mut members = vec![named("own", "10.2.0.1", "s1/n1", "me")];
+    members.extend(names.iter().map(|name| named(name, "10.2.0.2", "s2/n1", name)));
+    let text = section_of(members, "own");
+    let bare: Vec<&str> = text.lines().filter_map(|l| l.rsplit(' ').next()).collect();
+    let bare: Vec<&str> = bare.into_iter().filter(|n| !n.ends_with(LONG)).collect();
+    assert_eq!(bare, ["me", "worker-12"], "{text}");
 }
 
 #[test]

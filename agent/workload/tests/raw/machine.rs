@@ -215,6 +215,7 @@ pub(crate) fn spec(name: &str, script: &str) -> PodSpec {
         backoff_limit: None,
         grace: DEFAULT_GRACE,
         host_network: None,
+        named_elsewhere: false,
         notes: BTreeMap::new(),
     }
 }

@@ -241,7 +241,8 @@ impl Kernel for Machine {
     }
 
     fn tap(&self, cookie: u64) -> io::Result<Tap> {
-        Tap::open(self.shared.netns(cookie)?.as_fd(), INTERFACE)
+        let network = self.shared.network(cookie)?;
+        Tap::open(self.shared.netns(cookie)?.as_fd(), INTERFACE, network)
     }
 
     fn inject(&self, cookie: u64, to: IpAddr, packet: &[u8]) -> io::Result<()> {

@@ -12,7 +12,8 @@ from connects import dissolve
 
 IP_RECVERR, IPV6_RECVERR, IP_PKTINFO = 11, 25, 8
 ECHO, DUAL, PKTINFO, OTHER_PORT, CONNECTED, QUESTIONS = (port() for _ in range(6))
-CLOSED, ON_VIP = port(), port()
+CLOSED, ON_VIP, BACK = port(), port(), port()
+UDP_SEGMENT = 103
 
 
 def udp(timeout=3.0, host=None, number=0, family=None):
@@ -44,6 +45,9 @@ def servers(vip):
     info = udp(None, "0.0.0.0", PKTINFO, socket.AF_INET)
     info.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
     loop(info, with_pktinfo)
+    back = udp(None, "0.0.0.0", BACK, socket.AF_INET)
+    back.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
+    loop(back, as_it_was_asked)
     loop(udp(None, Here.any, OTHER_PORT), lambda s, data, whom, _: udp(None, Here.any).sendto(data, whom))
     loop(udp(None, Here.any, CONNECTED), from_a_connected_one)
     loop(udp(None, Here.any, QUESTIONS), lambda s, data, whom, _: s.sendto(data[:2] + b"\x81\x80" + data[4:], whom))
@@ -57,6 +61,13 @@ def with_pktinfo(s, data, whom, ancillary):
             said = json.dumps([whom, socket.inet_ntoa(to)]).encode()
             back = struct.pack("I4s4s", 0, to, bytes(4))
             s.sendmsg([said], [(socket.IPPROTO_IP, IP_PKTINFO, back)], 0, whom)
+
+
+def as_it_was_asked(s, data, whom, ancillary):
+    """From the address and by the interface that it came to, in a train of datagrams, as QUIC servers do."""
+    train = (socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("H", 500))
+    s.sendmsg([data], ancillary, 0, whom)
+    s.sendmsg([bytes(1200)], [*ancillary, train], 0, whom)
 
 
 def from_a_connected_one(_, data, whom, __):
@@ -126,6 +137,15 @@ def a_server_that_answers_from_the_address_it_was_asked_at():
         expect(whom, (Here.peer, PKTINFO))
         seen, to = json.loads(said)
         expect(seen[0], Here.own)
+
+
+@check_v4
+def a_server_that_answers_as_it_was_asked():
+    with udp() as s:
+        for _ in range(3):
+            said, whom = asked(s, BACK)
+            expect(whom, (Here.peer, BACK))
+            expect([len(s.recv(2000)) for _ in range(3)], [500, 500, 200])
 
 
 @check

@@ -206,6 +206,16 @@ def names_resolve():
             echoes(s)
 
 
+@check
+def host_names_are_those_that_peers_reach():
+    """What programs tell others of themselves: `hostname -i`, `getLocalHost()`, `getfqdn()`."""
+    own, peer = socket.gethostname(), Here.peer_names[0].split(".")[0]
+    for name, addresses in ((own, Here.own_all), (peer, Here.peer_all)):
+        expect({a[4][0] for a in socket.getaddrinfo(name, ECHO, type=socket.SOCK_STREAM)}, set(addresses))
+    expect(socket.getfqdn() in Here.own_names, True)
+    expect(own, Here.own_names[0].split(".")[0])
+
+
 def port_of_ours():
     """One in the checking pod, which serves nothing at these."""
     port_of_ours.last += 1

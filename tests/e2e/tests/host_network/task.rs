@@ -128,7 +128,7 @@ fn is_at_the_machine(p: &Product, host: &RunningPod) -> Result<()> {
     ensure!(variable("RLARK_VIP") == Some(host.vip.as_str()), "{:?}", variable("RLARK_VIP"));
     ensure!(variable("GLOO_SOCKET_IFNAME").is_none() && variable("RLARK_DOMAIN") == Some("d"));
     let hosts = stdout(&mut host.command(["cat", "/etc/hosts"]))?;
-    for line in [&format!("{MACHINE}\trobot-1 j-host-0"), "127.0.0.1\tlocalhost"] {
+    for line in [&format!("{MACHINE}\trobot-1"), "127.0.0.1\tlocalhost"] {
         ensure!(hosts.lines().any(|l| l == line), "{line:?} is not in {hosts}");
     }
     Ok(())

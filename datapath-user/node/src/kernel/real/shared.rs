@@ -17,7 +17,7 @@ use datapath_loader::{
 use datapath_net::{
     netlink::{Netlink, NetlinkError},
     netns::Netns,
-    packet::Injector,
+    packet::{Injector, Network},
     procfs,
     sockets::landing_listener,
     stock::Stock,
@@ -141,6 +141,18 @@ impl Shared {
             Some(host) => self.hosts.netns(host),
             None => self.place(cookie).map(|(netns, ..)| netns),
         }
+    }
+
+    /// The network of which the pod's datagrams may leave by the wrong interface; none of IPv6.
+    pub(super) fn network(&self, cookie: u64) -> io::Result<Option<Network>> {
+        let pods = lock(&self.pods);
+        let standing = pods.get(&cookie).ok_or_else(no_such_pod)?;
+        Ok(standing.faces.iter().find_map(|face| match (face.vip, face.cidr.network()) {
+            (IpAddr::V4(own), IpAddr::V4(network)) => {
+                Some(Network { own, network, prefix_length: face.cidr.prefix_len() })
+            }
+            _ => None,
+        }))
     }
 
     /// The pod's namespace, where the relay's listener is in it, and which interface `rl0`.
