@@ -215,13 +215,15 @@ impl Half {
     }
 }
 
-fn hello(shared: &Shared, carrier: &Carrier) {
-    carrier.post(&Frame::Hello(Hello {
+pub(crate) fn hello(shared: &Shared, carrier: &Carrier) {
+    let hello = Frame::Hello(Hello {
         version: VERSION,
         features: PACKETS | LISTENERS,
         epoch: shared.epoch,
         node: shared.config.node.to_string(),
-    }));
+    });
+    // The peer's may come before this one has left, and with it words that overtake all others.
+    carrier.queue.push_first(hello.to_bytes());
 }
 
 /// Moves frames from the queue into the channel, no more than the connection takes.

@@ -7,7 +7,10 @@ use std::{
 };
 
 use control_api::ids::{DomainName, NodeRef};
-use datapath_wire::frame::side_bit;
+use datapath_wire::{
+    Decoder,
+    frame::{LISTENERS, side_bit},
+};
 use tokio_util::task::TaskTracker;
 
 use super::*;
@@ -200,4 +203,29 @@ async fn an_open_that_its_repetition_overtook_still_gives_its_first_bytes() {
     let stats = flow.stats(&link);
     assert_eq!((stats.reason, stats.bytes_out), (None, 16));
     assert!(Arc::ptr_eq(&link.flow(id).unwrap(), &flow) && !new.is_dead() && !old.is_dead());
+}
+
+/// The peer was faster, and something has just begun to listen here.
+#[tokio::test]
+async fn hello_leaves_before_what_overtakes_everything() {
+    let (me, peer): (NodeRef, NodeRef) = ("s1/a".parse().unwrap(), "s2/b".parse().unwrap());
+    let shared = shared(&me);
+    let (carrier, _far) = carrier(&peer);
+    crate::ssh::hello(&shared, &carrier);
+    carrier.greeted(LISTENERS);
+    let at = ([10, 98, 0, 1], 40_123).into();
+    carrier.ping();
+    carrier.tell_listening(crate::api::Listening { sequence: 1, at, open: true });
+    let (mut decoder, mut linger) = (Decoder::new(), crate::queue::Linger::new());
+    let mut kinds = Vec::new();
+    while !carrier.queue.is_empty() {
+        let bytes = carrier.queue.next(&mut linger).await.unwrap();
+        let kind = |frame: Frame<'_>| match frame {
+            Frame::Hello(_) => "hello",
+            Frame::Listening { .. } => "listening",
+            _ => "other",
+        };
+        decoder.feed(&bytes, |frame| kinds.push(kind(frame))).unwrap();
+    }
+    assert_eq!(kinds, ["hello", "listening", "other"]);
 }
