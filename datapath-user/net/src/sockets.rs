@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream as StdStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream as StdStream},
     os::fd::{AsFd, AsRawFd as _, BorrowedFd},
     time::Duration,
 };
@@ -281,6 +281,15 @@ pub(crate) fn set_int(
         libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), length)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// By what strangers are counted: the address, or of IPv6 the /64 that whoever has one address has.
+#[must_use]
+pub fn block(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
+        v4 @ IpAddr::V4(_) => v4,
+    }
 }
 
 #[cfg(test)]

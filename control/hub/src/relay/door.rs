@@ -4,10 +4,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use datapath_net::sockets::block;
 use tokio::sync::oneshot;
 
 const ROOM: usize = 1024;
@@ -79,14 +80,6 @@ impl State {
         if let Some((from, number)) = crowd.and_then(|(ip, own)| Some((*ip, *own.keys().next()?))) {
             self.leave(from, number);
         }
-    }
-}
-
-/// One that whoever has one IPv6 address has: a /64.
-fn block(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use control_api::direct::{HELLO, READY};
-use datapath_net::path;
+use datapath_net::{path, sockets::block};
 use datapath_relay::{Path, Relay};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{
@@ -105,14 +105,6 @@ impl Door {
         }
         *own += 1;
         Some(Stranger { door: Arc::clone(self), ip })
-    }
-}
-
-/// One that whoever has one IPv6 address has: a /64.
-fn block(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 

@@ -64,7 +64,7 @@ impl News {
         let mut told = lock(&self.told);
         let Some(told) = told.as_mut() else { return Vec::new() };
         told.read();
-        if !told.turned.is_empty() {
+        if !told.changed.is_empty() {
             self.come.notify_one();
         }
         std::mem::take(&mut told.turned).into_iter().collect()
