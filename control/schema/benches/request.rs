@@ -3,12 +3,8 @@
 #![expect(clippy::expect_used, reason = "a bench that cannot read its own data cannot go on")]
 
 use control_schema::{Schema, strict};
-use divan::Bencher;
+use criterion::{Criterion, criterion_group, criterion_main};
 use serde_json::Value;
-
-fn main() {
-    divan::main();
-}
 
 const JOB: &[u8] = include_bytes!("../tests/data/job.json");
 
@@ -18,20 +14,19 @@ fn schema() -> Schema {
         .expect("schema")
 }
 
-#[divan::bench]
-fn decode_default_prune_validate(b: Bencher<'_, '_>) {
+fn request(c: &mut Criterion) {
     let schema = schema();
-    b.bench(|| {
-        let mut object = strict::decode_json(JOB).expect("decodes").value;
-        schema.default(&mut object);
-        let removed = schema.prune(&mut object);
-        (removed, schema.validate(&object))
+    c.bench_function("decode, default, prune and validate", |b| {
+        b.iter(|| {
+            let mut object = strict::decode_json(JOB).expect("decodes").value;
+            schema.default(&mut object);
+            let removed = schema.prune(&mut object);
+            (removed, schema.validate(&object))
+        });
     });
+    let object: Value = serde_json::from_slice(JOB).expect("job");
+    c.bench_function("validate", |b| b.iter(|| schema.validate(&object)));
 }
 
-#[divan::bench]
-fn validate(b: Bencher<'_, '_>) {
-    let schema = schema();
-    let object: Value = serde_json::from_slice(JOB).expect("job");
-    b.bench(|| schema.validate(&object));
-}
+criterion_group!(benches, request);
+criterion_main!(benches);

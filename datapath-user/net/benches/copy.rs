@@ -11,13 +11,9 @@ use std::{
     thread,
 };
 
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use datapath_net::splice::{self, Meter};
-use divan::{Bencher, counter::BytesCount};
 use tokio::io::copy_bidirectional_with_sizes;
-
-fn main() {
-    divan::main();
-}
 
 const SIZES: [usize; 6] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 /// What the application writes at once.
@@ -54,55 +50,47 @@ where
     (left, right)
 }
 
-fn messages(b: Bencher<'_, '_>, len: usize, (mut left, mut right): (TcpStream, TcpStream)) {
-    let (out, mut back) = (vec![7; PIECE], vec![0; PIECE]);
-    let mut message = || {
-        let (mut written, mut read) = (0, 0);
-        while read < len {
-            if written < len && written - read < UNREAD {
-                let n = PIECE.min(len - written);
-                written += left.write(out.get(..n).unwrap_or(&out)).expect("the path");
-            } else {
-                read += right.read(&mut back).expect("the path");
-            }
-        }
-    };
-    // The kernel sizes the sockets' buffers by what it has seen.
-    for _ in 0..20 {
-        message();
+/// One bench per size of a message, over the two ends of a path.
+fn messages(c: &mut Criterion, name: &str, path: impl Fn() -> (TcpStream, TcpStream)) {
+    let mut group = c.benchmark_group(name);
+    for len in SIZES {
+        group.throughput(Throughput::Bytes(len as u64));
+        group.bench_function(BenchmarkId::from_parameter(len), |b| {
+            let (mut left, mut right) = path();
+            let (out, mut back) = (vec![7; PIECE], vec![0; PIECE]);
+            // The kernel sizes the sockets' buffers by what it has seen; the warm-up shows it.
+            b.iter(|| {
+                let (mut written, mut read) = (0, 0);
+                while read < len {
+                    if written < len && written - read < UNREAD {
+                        let n = PIECE.min(len - written);
+                        written += left.write(out.get(..n).unwrap_or(&out)).expect("the path");
+                    } else {
+                        read += right.read(&mut back).expect("the path");
+                    }
+                }
+            });
+        });
     }
-    b.counter(BytesCount::new(len)).bench_local(message);
+    group.finish();
 }
 
-#[divan::bench(args = SIZES, sample_count = 300)]
-fn nobody_between(b: Bencher<'_, '_>, len: usize) {
-    messages(b, len, pair().expect("sockets"));
+async fn spliced(a: tokio::net::TcpStream, b: tokio::net::TcpStream) {
+    let _ended_by_the_applications = splice::join(a, b, &Meter::default()).await;
 }
 
-#[divan::bench(args = SIZES, sample_count = 300)]
-fn splice_join(b: Bencher<'_, '_>, len: usize) {
-    let join = |a, b| async move {
-        let _ended_by_the_applications = splice::join(a, b, &Meter::default()).await;
-    };
-    messages(b, len, path(join));
-}
-
-async fn copy<const BUFFER: usize>(mut a: tokio::net::TcpStream, mut b: tokio::net::TcpStream) {
+async fn copied<const BUFFER: usize>(mut a: tokio::net::TcpStream, mut b: tokio::net::TcpStream) {
     let _ended = copy_bidirectional_with_sizes(&mut a, &mut b, BUFFER, BUFFER).await;
 }
 
-/// The size that `tokio::io::copy_bidirectional` takes.
-#[divan::bench(args = SIZES, sample_count = 300)]
-fn copy_8k(b: Bencher<'_, '_>, len: usize) {
-    messages(b, len, path(copy::<8192>));
+fn passing_on(c: &mut Criterion) {
+    messages(c, "nobody between", || pair().expect("sockets"));
+    messages(c, "splice", || path(spliced));
+    // The size that `tokio::io::copy_bidirectional` takes.
+    messages(c, "copy 8 KiB", || path(copied::<8192>));
+    messages(c, "copy 64 KiB", || path(copied::<65_536>));
+    messages(c, "copy 256 KiB", || path(copied::<262_144>));
 }
 
-#[divan::bench(args = SIZES, sample_count = 300)]
-fn copy_64k(b: Bencher<'_, '_>, len: usize) {
-    messages(b, len, path(copy::<65_536>));
-}
-
-#[divan::bench(args = SIZES, sample_count = 300)]
-fn copy_256k(b: Bencher<'_, '_>, len: usize) {
-    messages(b, len, path(copy::<262_144>));
-}
+criterion_group!(benches, passing_on);
+criterion_main!(benches);

@@ -4,22 +4,21 @@
 //!     cargo bench -p rlark-node
 #![expect(clippy::expect_used, reason = "a bench that cannot make its own input cannot go on")]
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    hint::black_box,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use control_api::{
     ids::{DomainName, NodeRef},
     session::{DomainRoutes, Member, RouteUpdate},
 };
-use divan::{Bencher, black_box};
+use criterion::{BatchSize, Bencher, BenchmarkId, Criterion, criterion_group, criterion_main};
 use rlark_node::plan::{
     desired::{DomainIds, Face, Local, NOWHERE, Pod, desired},
     reach::Reach,
     table::RouteTable,
 };
-
-fn main() {
-    divan::main();
-}
 
 const MEMBERS: [u32; 3] = [10, 1_000, 10_000];
 /// Pods of a Domain on one machine, and machines of one site.
@@ -69,11 +68,10 @@ fn table(members: u32) -> RouteTable {
     table
 }
 
-#[divan::bench(args = MEMBERS)]
-fn holder(b: Bencher<'_, '_>, members: u32) {
+fn holder(b: &mut Bencher<'_>, members: u32) {
     let table = table(members);
     let mut n = 0;
-    b.bench_local(|| {
+    b.iter(|| {
         n = (n + 7919) % members;
         let domain = table.domain(black_box(&domain()))?;
         domain.holder(black_box(vip(n))).map(|m| m.node.clone())
@@ -81,20 +79,18 @@ fn holder(b: Bencher<'_, '_>, members: u32) {
 }
 
 /// The look-up alone, without the Domain's and into no copy.
-#[divan::bench(args = MEMBERS)]
-fn holder_within_a_domain(b: Bencher<'_, '_>, members: u32) {
+fn holder_within_a_domain(b: &mut Bencher<'_>, members: u32) {
     let table = table(members);
     let domain = table.domain(&domain()).expect("the domain");
     let mut n = 0;
-    b.bench_local(|| {
+    b.iter(|| {
         n = (n + 7919) % members;
         domain.holder(black_box(vip(n))).is_some()
     });
 }
 
 /// With all of this machine's pods attached, and a route to each other machine of its site.
-#[divan::bench(args = MEMBERS)]
-fn desired_state(b: Bencher<'_, '_>, members: u32) {
+fn desired_state(b: &mut Bencher<'_>, members: u32) {
     let (table, me) = (table(members), me());
     let mut ids = DomainIds::default();
     ids.assign(&domain());
@@ -122,16 +118,38 @@ fn desired_state(b: Bencher<'_, '_>, members: u32) {
         routes += &format!("{interface} {to:08X} 0 0001 0 0 0 {mask:08X}\n");
     }
     let reach = Reach::parse(&routes, "");
-    b.bench(|| desired(&me, black_box(&table), &locals, &ids, &reach));
+    b.iter(|| desired(&me, black_box(&table), &locals, &ids, &reach));
 }
 
 /// A member's machine changes while readers hold the version before, which therefore is copied.
-#[divan::bench(args = MEMBERS)]
-fn one_member_changes(b: Bencher<'_, '_>, members: u32) {
+fn one_member_changes(b: &mut Bencher<'_>, members: u32) {
     let readers = table(members);
     let update = || RouteUpdate::Member { domain: domain(), member: member(members / 2) };
-    b.with_inputs(|| (readers.clone(), update())).bench_local_values(|(mut table, update)| {
+    let change = |(mut table, update): (RouteTable, _)| {
         table.apply(update).expect("a sound route");
         table
-    });
+    };
+    b.iter_batched(|| (readers.clone(), update()), change, BatchSize::SmallInput);
 }
+
+type Work = fn(&mut Bencher<'_>, u32);
+
+fn by_members(c: &mut Criterion) {
+    let all: [(&str, Work); 4] = [
+        ("holder of an address", holder),
+        ("holder within a Domain", holder_within_a_domain),
+        ("desired state", desired_state),
+        ("one member changes", one_member_changes),
+    ];
+    for (name, work) in all {
+        let mut group = c.benchmark_group(name);
+        for members in MEMBERS {
+            let id = BenchmarkId::from_parameter(members);
+            group.bench_with_input(id, &members, |b, members| work(b, *members));
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, by_members);
+criterion_main!(benches);
