@@ -368,6 +368,9 @@ pub struct GuardPod {
     pub domain: u32,
     /// Index in `LANDING`.
     pub slot: u32,
+    /// One: there are no hooks, so it refuses what they would have refused.
+    pub decides: u32,
+    pub pad: u32,
     pub v4: Face,
     pub v6: Face,
 }
@@ -391,5 +394,5 @@ const _: () = {
     assert!(size_of::<End>() == 28);
     assert!(size_of::<DirectFlow>() == 16 + 8 + 48 + 16);
     assert!(size_of::<Counter>() == 8);
-    assert!(size_of::<GuardPod>() == 16 + 128);
+    assert!(size_of::<GuardPod>() == 24 + 128);
 };

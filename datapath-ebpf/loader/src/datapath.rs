@@ -29,8 +29,10 @@ const CGROUP2_MAGIC: u64 = 0x6367_7270;
 pub struct Config {
     /// The cgroup v2 directory to attach to; sockets of processes below it are steered. Normally the root of the
     /// mount ([`crate::cgroup2_mount`]): which pod a socket belongs to is decided by its namespace
-    /// (or by the cgroup of a pod on the host network), not by this.
-    pub cgroup: PathBuf,
+    /// (or by the cgroup of a pod on the host network), not by this. `None`: no hooks. Guards then land every connection to
+    /// another member, and reset what the hooks would have refused; nothing is direct, no listener is seen, and pods on the host
+    /// network do not exist.
+    pub cgroup: Option<PathBuf>,
     /// A directory on a BPF file system in which maps and links stay when the process ends, for the next one to adopt
     /// (`v<layout>` is made in it). `None`: all of it goes with the [`Datapath`].
     pub pins: Option<PathBuf>,
@@ -52,6 +54,13 @@ pub(crate) struct Tables {
     pub(crate) ports: Table<abi::PortBlock, u64>,
 }
 
+fn open_cgroup(path: PathBuf) -> Result<(PathBuf, File), LoadError> {
+    let opened = File::open(&path);
+    let file = opened.map_err(|source| LoadError::OpenCgroup { path: path.clone(), source })?;
+    let kind = fstatfs(&file).map(|s| u64::from_ne_bytes(s.f_type.to_ne_bytes()));
+    if kind == Ok(CGROUP2_MAGIC) { Ok((path, file)) } else { Err(LoadError::NotCgroup2 { path }) }
+}
+
 /// The data path of this machine. `Send + Sync`; every method takes `&self` and is one or a few system calls.
 /// Dropping it detaches the hooks (unless pinned) and never touches other programs on the cgroup.
 #[derive(Debug)]
@@ -69,20 +78,15 @@ pub struct Datapath {
 }
 
 impl Datapath {
-    /// Loads the programs and attaches every hook of [`Hook::CGROUP`], or none.
+    /// Loads the programs and attaches every hook of [`Hook::CGROUP`], or none. Without a cgroup, hooks that an earlier process
+    /// pinned are taken away.
     ///
     /// # Errors
     /// The cgroup is no cgroup v2 directory, the pin directory is on no BPF file system, or the kernel refuses a
     /// program or an attachment (the error names the hook).
     pub fn load(config: Config) -> Result<Self, LoadError> {
         let Config { cgroup, pins } = config;
-        let directory_fd = File::open(&cgroup)
-            .map_err(|source| LoadError::OpenCgroup { path: cgroup.clone(), source })?;
-        if !fstatfs(&directory_fd)
-            .is_ok_and(|s| u64::from_ne_bytes(s.f_type.to_ne_bytes()) == CGROUP2_MAGIC)
-        {
-            return Err(LoadError::NotCgroup2 { path: cgroup });
-        }
+        let cgroup = cgroup.map(open_cgroup).transpose()?;
         let directory = match &pins {
             None => MapDirectory::private()?,
             Some(pins) => MapDirectory::pinned(pins)?,
@@ -91,8 +95,16 @@ impl Datapath {
         let mut ebpf = object::open(&path, None)?;
         let pins = directory.is_pinned().then_some(path.as_path());
         let mut hooks = Vec::with_capacity(Hook::CGROUP.len());
-        for hook in Hook::CGROUP {
-            hooks.push((hook, hooks::attach(&mut ebpf, hook, (&cgroup, &directory_fd), pins)?));
+        match &cgroup {
+            Some((path, file)) => {
+                for hook in Hook::CGROUP {
+                    hooks.push((hook, hooks::attach(&mut ebpf, hook, (path, file), pins)?));
+                }
+            }
+            // The reverse of attaching: verdicts end before the names they need.
+            None => pins.map_or(Ok(()), |pins| {
+                Hook::CGROUP.into_iter().rev().try_for_each(|hook| hooks::unpin(hook, pins))
+            })?,
         }
         Ok(Self {
             hooks,
@@ -120,7 +132,7 @@ impl Datapath {
         })
     }
 
-    /// The hooks that are attached to the cgroup.
+    /// The hooks that are attached to the cgroup: all or none.
     pub fn hooks(&self) -> impl Iterator<Item = Hook> {
         self.hooks.iter().map(|(hook, _)| *hook)
     }

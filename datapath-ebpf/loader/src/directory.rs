@@ -29,7 +29,7 @@ pub(crate) enum MapDirectory {
 impl MapDirectory {
     /// A file system of our own. Linux 5.2.
     pub(crate) fn private() -> Result<Self, LoadError> {
-        let mount = detached_bpffs().map_err(|e| LoadError::Directory(e.into()))?;
+        let mount = detached("bpf").map_err(LoadError::Directory)?;
         Ok(Self::Private { mount })
     }
 
@@ -125,10 +125,11 @@ impl GuardPin {
     }
 }
 
-fn detached_bpffs() -> rustix::io::Result<OwnedFd> {
-    let context = fsopen("bpf", FsOpenFlags::FSOPEN_CLOEXEC)?;
+/// A file system of that kind that is mounted nowhere. Linux 5.2.
+pub(crate) fn detached(kind: &str) -> io::Result<OwnedFd> {
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
 }
 
 /// Whether a path is on a BPF file system.

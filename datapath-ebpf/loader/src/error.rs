@@ -60,6 +60,12 @@ pub enum LoadError {
         #[source]
         source: io::Error,
     },
+    #[error("cannot take the pinned hook {hook} away")]
+    Unpin {
+        hook: Hook,
+        #[source]
+        source: io::Error,
+    },
     #[error("map {map} has another shape")]
     MapShape {
         map: &'static str,

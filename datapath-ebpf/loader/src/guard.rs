@@ -142,7 +142,8 @@ impl Drop for Guard {
 
 impl Datapath {
     /// Attaches the guard of a pod to its network namespace (Linux 5.9). From here on the namespace takes packets for
-    /// the Domain's network only from itself, and those for other members only while a listener is [landed](Self::land).
+    /// the Domain's network only from itself, and those for other members only while a listener is [landed](Self::land). Without
+    /// hooks it also resets connections to addresses without a route, to ports that are not allowed or known to be closed.
     ///
     /// # Errors
     /// No slot is free (1024), or the kernel refuses the program or the namespace.
@@ -165,6 +166,8 @@ impl Datapath {
             netns: config.netns.0,
             domain: config.pod.domain.0,
             slot: slot.0,
+            decides: self.hooks().next().is_none().into(),
+            pad: 0,
             v4: config.pod.v4,
             v6: config.pod.v6,
         };

@@ -148,7 +148,7 @@ pub(crate) fn attach(
     cgroup: (&Path, &fs::File),
     pins: Option<&Path>,
 ) -> Result<Attached, LoadError> {
-    let pin = pins.map(|pins| pins.join(format!("link_{hook}")));
+    let pin = pins.map(|pins| pin(hook, pins));
     let program = load(ebpf, hook)?;
     if let Some(pin) = pin.as_deref().filter(|pin| pin.exists()) {
         let failed = |source| LoadError::Replace { hook, source };
@@ -187,6 +187,20 @@ pub(crate) fn attach(
             .pin(pin)
             .map(Attached::Pinned)
             .map_err(|source| LoadError::Pin { hook, source: Box::new(source) }),
+    }
+}
+
+fn pin(hook: Hook, pins: &Path) -> PathBuf {
+    pins.join(format!("link_{hook}"))
+}
+
+/// Takes away what an earlier process pinned of a hook, and with that detaches it.
+pub(crate) fn unpin(hook: Hook, pins: &Path) -> Result<(), LoadError> {
+    match fs::remove_file(pin(hook, pins)) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(LoadError::Unpin { hook, source })
+        }
+        _ => Ok(()),
     }
 }
 

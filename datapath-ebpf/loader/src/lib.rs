@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! probe() ─ what this kernel has, each missing feature by name
-//! Datapath::load(Config) ─ hooks on a cgroup, beside whatever else is attached there
+//! Datapath::load(Config) ─ hooks on a cgroup, beside whatever else is attached there; or none, and guards decide
 //!   ├ set_pod / remove_pod          namespace cookie → Domain, VIP, real address
 //!   ├ set_host_pod / remove_host_pod    the same for a cgroup in the machine's own namespace
 //!   ├ set_vip / remove_vip / reconcile   VIP → deny, direct, relay
@@ -50,7 +50,7 @@ pub use host::CgroupId;
 pub use listeners::{ANY_V6_ONLY, Listening};
 pub use mirror::{MirrorId, Open};
 pub use pods::{DomainId, Face, NetnsCookie, PodEntry};
-pub use probe::{Feature, Finding, Probe, cgroup2_mount, probe};
+pub use probe::{CgroupRoot, Feature, Finding, Need, Probe, cgroup2_mount, probe};
 pub use routes::{Changes, Denial, Listeners, Route};
 
 /// What the hooks saw while somebody read.

@@ -1,7 +1,8 @@
 //! What this machine can do, found out by doing it.
 
 use std::{
-    fmt, fs,
+    fmt, fs, io,
+    os::fd::{AsRawFd as _, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -9,7 +10,7 @@ use aya::util::KernelVersion;
 use datapath_abi::{FEATURE_INGRESS, FEATURE_RETVAL};
 
 use crate::{
-    directory::MapDirectory,
+    directory::{MapDirectory, detached},
     hooks::{Hook, load},
     object,
 };
@@ -17,7 +18,7 @@ use crate::{
 /// Something the data path needs or likes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// A mounted cgroup v2 hierarchy, to attach to.
+    /// A cgroup v2 hierarchy to attach to, mounted or not.
     Cgroup2,
     /// A BPF file system, to share maps through.
     Bpffs,
@@ -32,13 +33,25 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// Whether nothing works without it.
-    pub const fn required(self) -> bool {
+    /// What is lost without it.
+    pub const fn need(self) -> Need {
         match self {
-            Self::Cgroup2 | Self::Bpffs | Self::Maps | Self::Hook(_) => true,
-            Self::Errno | Self::Ingress => false,
+            Self::Bpffs | Self::Maps | Self::Hook(Hook::SkLookup) => Need::All,
+            Self::Cgroup2 | Self::Hook(_) => Need::Hooks,
+            Self::Errno | Self::Ingress => Need::Precision,
         }
     }
+}
+
+/// How much depends on a [`Feature`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// Nothing works without it.
+    All,
+    /// Without it there are no hooks: guards alone land and refuse ([`crate::Config::cgroup`]).
+    Hooks,
+    /// Something is told less precisely.
+    Precision,
 }
 
 impl fmt::Display for Feature {
@@ -63,32 +76,66 @@ pub struct Finding {
 }
 
 /// All that [`probe`] found.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Probe {
     /// The running kernel, like `6.18.44`.
     pub kernel: String,
-    /// The root of the cgroup v2 mount.
-    pub cgroup: Option<PathBuf>,
+    /// The root of the cgroup v2 hierarchy.
+    pub cgroup: Option<CgroupRoot>,
     pub findings: Vec<Finding>,
 }
 
 impl Probe {
-    /// The first missing feature that nothing works without.
-    pub fn missing(&self) -> Option<&Finding> {
-        self.findings.iter().find(|f| f.feature.required() && f.result.is_err())
+    /// The first missing feature on which that much depends.
+    pub fn missing(&self, need: Need) -> Option<&Finding> {
+        self.findings.iter().find(|f| f.feature.need() == need && f.result.is_err())
+    }
+}
+
+/// Where the hooks go by default: every process is below it.
+#[derive(Debug)]
+pub enum CgroupRoot {
+    Mounted(PathBuf),
+    /// A machine that mounts cgroup v1 alone (`systemd.unified_cgroup_hierarchy=0`) still has the other hierarchy. This mount is
+    /// nowhere in the file system and goes with the value.
+    Detached(OwnedFd),
+}
+
+impl CgroupRoot {
+    fn find() -> io::Result<Self> {
+        match cgroup2_mount() {
+            Some(path) => Ok(Self::Mounted(path)),
+            None => Ok(Self::Detached(detached("cgroup2")?)),
+        }
+    }
+
+    /// Leads there as long as the value lives, in this process.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Self::Mounted(path) => path.clone(),
+            Self::Detached(fd) => PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd())),
+        }
+    }
+}
+
+impl fmt::Display for CgroupRoot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mounted(path) => path.display().fmt(f),
+            Self::Detached(_) => f.write_str("a mount of our own (none is visible)"),
+        }
     }
 }
 
 /// Loads every program without attaching it and looks for what else is needed. Leaves nothing behind.
 pub fn probe() -> Probe {
-    let cgroup = cgroup2_mount();
-    let mut findings = vec![Finding {
-        feature: Feature::Cgroup2,
-        result: cgroup.as_ref().map_or_else(
-            || Err("no cgroup2 file system is mounted (see /proc/self/mountinfo)".to_owned()),
-            |path| Ok(path.display().to_string()),
-        ),
-    }];
+    let cgroup = CgroupRoot::find();
+    let result = match &cgroup {
+        Ok(root) => Ok(root.to_string()),
+        Err(e) => Err(format!("none is mounted, and none can be: {e}")),
+    };
+    let mut findings = vec![Finding { feature: Feature::Cgroup2, result }];
     findings.extend(programs());
     let features = object::features();
     for (feature, bit) in [(Feature::Errno, FEATURE_RETVAL), (Feature::Ingress, FEATURE_INGRESS)] {
@@ -99,7 +146,7 @@ pub fn probe() -> Probe {
         };
         findings.push(Finding { feature, result });
     }
-    Probe { kernel: kernel(), cgroup, findings }
+    Probe { kernel: kernel(), cgroup: cgroup.ok(), findings }
 }
 
 fn programs() -> Vec<Finding> {
@@ -181,5 +228,26 @@ mod tests {
 ";
         assert_eq!(cgroup2_in(text), Some(PathBuf::from("/sys/fs/cgroup/un ified")));
         assert_eq!(cgroup2_in(""), None);
+    }
+
+    #[test]
+    fn a_missing_hook_costs_the_hooks_and_a_missing_guard_everything() {
+        let missing = |feature| Probe {
+            kernel: String::new(),
+            cgroup: None,
+            findings: vec![Finding { feature, result: Err("no".to_owned()) }],
+        };
+        for (feature, need) in [
+            (Feature::Cgroup2, Need::Hooks),
+            (Feature::Hook(Hook::Connect4), Need::Hooks),
+            (Feature::Hook(Hook::SkLookup), Need::All),
+            (Feature::Maps, Need::All),
+            (Feature::Errno, Need::Precision),
+        ] {
+            let probe = missing(feature);
+            for asked in [Need::All, Need::Hooks, Need::Precision] {
+                assert_eq!(probe.missing(asked).is_some(), asked == need, "{feature}");
+            }
+        }
     }
 }

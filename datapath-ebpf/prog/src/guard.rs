@@ -4,6 +4,8 @@
 //! pod's own listeners. It needs no hook: with the hooks gone, all that is sent to another member is landed on
 //! the relay or dropped.
 //!
+//! On a machine that has no hooks it also refuses what they would have refused ([`refused`]).
+//!
 //! | destination | from the pod itself (`lo`) | from outside |
 //! |---|---|---|
 //! | own VIP | pass | drop |
@@ -16,8 +18,9 @@ use aya_ebpf::{macros::sk_lookup, programs::SkLookupContext};
 
 use crate::{
     address::{contains, get6, mapped},
-    layout::{FEATURE_INGRESS, Face, Ip, Listener, ORIGIN_HOOK, Reason},
-    maps::{LANDING, VIP_LISTENERS, count, feature, guarded, listening, note_landing, vip_of},
+    layout::{FEATURE_INGRESS, Face, Ip, Listener, ORIGIN_HOOK, POD_PORTS, Port, Reason, VERDICT_DIRECT, VERDICT_RELAY, VipKey},
+    maps::{LANDING, PODS, VIP_LISTENERS, VIPS, count, feature, guarded, listening, note_landing, port_allowed, vip_of},
+    open::{CLOSED, UNKNOWN, lately_refused, open},
 };
 
 const DROP: u32 = 0;
@@ -44,6 +47,13 @@ pub fn rl_guard(ctx: SkLookupContext) -> u32 {
             if local == face.vip {
                 return PASS;
             }
+            if guard.decides != 0
+                && packet.protocol == TCP
+                && let Some(reason) = refused(guard.netns, local, packet.local_port)
+            {
+                count(domain, reason);
+                return DROP;
+            }
             note_landing(guard.netns, packet.local_port);
             return land(&ctx, domain, guard.slot);
         }
@@ -58,6 +68,30 @@ pub fn rl_guard(ctx: SkLookupContext) -> u32 {
         steer(&ctx, domain, at, face.vip, remote, guard.slot);
     }
     PASS
+}
+
+/// Where no hook was asked: what it would have refused. The kernel answers a dropped connection with a reset, so all of it is
+/// ECONNREFUSED.
+#[inline(always)]
+fn refused(netns: u64, ip: Ip, port: u32) -> Option<Reason> {
+    // SAFETY: user space replaces values whole.
+    let pod = unsafe { PODS.get(netns) }?;
+    let domain = pod.domain;
+    // SAFETY: as above.
+    let Some(vip) = (unsafe { VIPS.get(VipKey { domain, ip }) }) else {
+        return Some(Reason::UnknownVip);
+    };
+    if vip.verdict != VERDICT_DIRECT && vip.verdict != VERDICT_RELAY {
+        return Some(Reason::Policy);
+    }
+    if pod.flags & POD_PORTS != 0 && !port_allowed(domain, port) {
+        return Some(Reason::Port);
+    }
+    match open(vip, ip, port) {
+        CLOSED => Some(Reason::NoListener),
+        UNKNOWN if lately_refused(&Port { domain, ip, port }) != 0 => Some(Reason::RecentlyRefused),
+        _ => None,
+    }
 }
 
 /// Whether the packet was made in this namespace.

@@ -24,6 +24,7 @@ mod guard;
 mod host;
 mod maps;
 mod name;
+mod open;
 mod recvmsg;
 mod sendmsg;
 mod sockops;

@@ -97,7 +97,7 @@ static FEATURES: u32 = 0;
 /// The pod a guard is loaded for.
 #[unsafe(no_mangle)]
 static GUARD: GuardPod =
-    GuardPod { netns: 0, domain: 0, slot: 0, v4: Face::ABSENT, v6: Face::ABSENT };
+    GuardPod { netns: 0, domain: 0, slot: 0, decides: 0, pad: 0, v4: Face::ABSENT, v6: Face::ABSENT };
 
 #[inline(always)]
 pub fn feature(bit: u32) -> bool {
@@ -105,7 +105,7 @@ pub fn feature(bit: u32) -> bool {
     unsafe { (&raw const FEATURES).read_volatile() & bit != 0 }
 }
 
-/// The guard's pod, in the read-only section (144 bytes: not to be copied to the 512-byte stack).
+/// The guard's pod, in the read-only section (152 bytes: not to be copied to the 512-byte stack).
 #[inline(always)]
 pub fn guarded() -> *const GuardPod {
     core::hint::black_box(&raw const GUARD)

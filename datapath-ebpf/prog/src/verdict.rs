@@ -11,13 +11,12 @@ use crate::{
     device::release,
     host::{self, is_host, loopback, relay_listens},
     layout::{
-        ANY_V6_ONLY, CHECK_LISTENERS, CHECK_MIRROR, Dest, FEATURE_RETVAL, Ip, Listener, NAME_PLAIN, NAME_RELAYED, NAME_VIP, ORIGIN_HOOK,
-        POD_PORTS, Pod, Port, Reason, VERDICT_DIRECT, VERDICT_RELAY, Vip, VipKey,
+        CHECK_LISTENERS, CHECK_MIRROR, Dest, FEATURE_RETVAL, Face, Ip, NAME_PLAIN, NAME_RELAYED, NAME_VIP, POD_PORTS, Pod, Port, Reason,
+        VERDICT_DIRECT, VERDICT_RELAY, Vip, VipKey,
     },
-    maps::{
-        REFUSED, UDP_SEEN, VIPS, count, feature, listening, mirror_is_fresh, mirrored, pod, port_allowed, udp_on_vip, vip_of,
-    },
+    maps::{UDP_SEEN, VIPS, count, feature, mirrored, pod, port_allowed, udp_on_vip, vip_of},
     name::{aside, face, forget, remember},
+    open::{CLOSED, UNKNOWN, lately_refused, open},
     watch,
 };
 
@@ -26,7 +25,6 @@ const ENETUNREACH: u32 = 101;
 const ECONNREFUSED: u32 = 111;
 const EHOSTUNREACH: u32 = 113;
 const SOCK_STREAM: u32 = 1;
-const TCP: u32 = 6;
 const UDP: u32 = 17;
 
 /// What the program is doing.
@@ -36,21 +34,45 @@ pub enum Call {
     Send,
 }
 
-pub enum Verdict {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Act {
     /// The destination stays: not ours, the own VIP, or the guard lands it.
     Pass,
-    Deny(u32),
-    /// The member's real address; the port stays. On the host network also the address to speak from. And the pod's own VIP.
-    Direct { real: Ip, source: Ip, own: Ip },
-    /// On the host network: the relay's address and port.
-    Land(Ip, u32),
+    /// With [`Verdict::errno`].
+    Deny,
+    /// To the member's real address; the port stays.
+    Direct,
+    /// On the host network: to the relay's address and port.
+    Land,
+}
+
+/// Every field is always set. An enum's payload would be undefined in the other cases, and no verifier lets undefined words be copied,
+/// which compilers do where cases meet.
+pub struct Verdict {
+    pub act: Act,
+    pub errno: u32,
+    pub to: Ip,
+    pub port: u32,
+    /// On the host network, of [`Act::Direct`]: the address to speak from.
+    pub source: Ip,
+    /// Of [`Act::Direct`]: the pod's own VIP.
+    pub own: Ip,
+}
+
+impl Verdict {
+    const PASS: Self = Self { act: Act::Pass, errno: 0, to: [0; 4], port: 0, source: [0; 4], own: [0; 4] };
+
+    #[inline(always)]
+    fn direct(pod: &Pod, vip: &Vip, face: &Face) -> Self {
+        Self { act: Act::Direct, to: vip.real, source: host::source(pod, face), own: face.vip, ..Self::PASS }
+    }
 }
 
 /// Decides about `ip:port` (host order) for the context's socket, and remembers it for the names that the socket is shown.
 #[inline(always)]
 pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, call: Call) -> Verdict {
     let names = call == Call::Connect || !aside(ctx);
-    let Some(pod) = pod(ctx) else { return Verdict::Pass };
+    let Some(pod) = pod(ctx) else { return Verdict::PASS };
     let domain = pod.domain;
     let face = face(pod, &ip);
     if !contains(face, &ip) {
@@ -61,7 +83,7 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, call: Call) -> Verdict {
             forget(ctx);
         }
         count(domain, Reason::Outside);
-        return Verdict::Pass;
+        return Verdict::PASS;
     }
     let was_on_device = release(ctx, pod);
     // On the host network the VIP is no interface's: the way to it is one as to any other.
@@ -70,7 +92,7 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, call: Call) -> Verdict {
             forget(ctx);
         }
         count(domain, Reason::OwnVip);
-        return Verdict::Pass;
+        return Verdict::PASS;
     }
     let at = Port { domain, ip, port };
     // SAFETY: user space replaces routes whole.
@@ -90,13 +112,13 @@ pub fn decide(ctx: &SockAddrContext, ip: Ip, port: u32, call: Call) -> Verdict {
     if was_on_device && call == Call::Send {
         // This one datagram's way was chosen before the hook, by the device.
         count(domain, Reason::Datagram);
-        return Verdict::Pass;
+        return Verdict::PASS;
     }
     let verdict = datagram(ctx, pod, vip, at);
-    match verdict {
-        Verdict::Direct { .. } if names => remember(ctx, Dest { ip, port, kind: NAME_VIP, cgroup: pod.cgroup }),
-        _ if names => forget(ctx),
-        _ => {}
+    if names && verdict.act == Act::Direct {
+        remember(ctx, Dest { ip, port, kind: NAME_VIP, cgroup: pod.cgroup });
+    } else if names {
+        forget(ctx);
     }
     verdict
 }
@@ -123,14 +145,14 @@ fn datagram(ctx: &SockAddrContext, pod: &Pod, vip: &Vip, to: Port) -> Verdict {
         && !seen_on_vip(&to)
     {
         count(pod.domain, Reason::Direct);
-        return Verdict::Direct { real: vip.real, source: host::source(pod, face), own: face.vip };
+        return Verdict::direct(pod, vip, face);
     }
     if is_host(pod) {
         // No interface of the machine leads to the node.
         return deny(ctx, pod, &to, Reason::HostDatagram, ENETUNREACH);
     }
     count(pod.domain, Reason::Datagram);
-    Verdict::Pass
+    Verdict::PASS
 }
 
 /// Whether the peer has a socket on that port that is bound to its VIP.
@@ -165,13 +187,12 @@ fn stream(ctx: &SockAddrContext, pod: &Pod, vip: &Vip, at: Port) -> Verdict {
     if direct {
         remember(ctx, Dest { ip, port, kind: NAME_VIP, cgroup });
         count(domain, Reason::Direct);
-        return Verdict::Direct { real: vip.real, source: host::source(pod, face), own: face.vip };
+        return Verdict::direct(pod, vip, face);
     }
-    // SAFETY: entries are written whole.
-    if open == UNKNOWN && let Some(refusal) = unsafe { REFUSED.get(at) } {
-        // SAFETY: a helper without arguments.
-        if refusal.until > unsafe { bpf_ktime_get_ns() } {
-            return deny(ctx, pod, &at, Reason::RecentlyRefused, refusal.errno);
+    if open == UNKNOWN {
+        let errno = lately_refused(&at);
+        if errno != 0 {
+            return deny(ctx, pod, &at, Reason::RecentlyRefused, errno);
         }
     }
     if is_host(pod) {
@@ -181,47 +202,11 @@ fn stream(ctx: &SockAddrContext, pod: &Pod, vip: &Vip, at: Port) -> Verdict {
         }
         remember(ctx, Dest { ip, port, kind: NAME_RELAYED, cgroup });
         count(domain, Reason::Relay);
-        return Verdict::Land(relay, pod.landing);
+        return Verdict { act: Act::Land, to: relay, port: pod.landing, ..Verdict::PASS };
     }
     forget(ctx);
     count(domain, if vip.verdict == VERDICT_RELAY { Reason::Relay } else { Reason::BoundToVip });
-    Verdict::Pass
-}
-
-const OPEN: u32 = 0;
-const CLOSED: u32 = 1;
-const UNKNOWN: u32 = 2;
-
-/// Whether anyone in the peer's namespace listens where this connection would arrive.
-#[inline(always)]
-fn open(vip: &Vip, ip: Ip, port: u32) -> u32 {
-    if port == 0 {
-        return CLOSED;
-    }
-    if vip.check == CHECK_MIRROR {
-        if mirrored(vip.netns, port, TCP) {
-            return OPEN;
-        }
-        let known = mirrored(vip.netns, 0, TCP) && mirror_is_fresh();
-        return if known { CLOSED } else { UNKNOWN };
-    }
-    let mut at = Listener { netns: vip.netns, ip: [0; 4], port, origin: ORIGIN_HOOK };
-    if vip.check != CHECK_LISTENERS {
-        return UNKNOWN;
-    }
-    if listening(at) {
-        return OPEN;
-    }
-    at.ip = vip.real;
-    if listening(at) {
-        return OPEN;
-    }
-    at.ip = if is_v4(&ip) { mapped(0) } else { ANY_V6_ONLY };
-    if listening(at) {
-        return OPEN;
-    }
-    at.ip = ip;
-    if listening(at) { OPEN } else { CLOSED }
+    Verdict::PASS
 }
 
 /// A socket bound to its VIP would send that as source on the site's network, where no answer finds back.
@@ -243,7 +228,7 @@ fn bound_to(ctx: &SockAddrContext, vip: &Ip) -> bool {
 fn deny(ctx: &SockAddrContext, pod: &Pod, at: &Port, reason: Reason, errno: u32) -> Verdict {
     count(at.domain, reason);
     watch::refused(ctx, pod, at, reason, errno);
-    Verdict::Deny(errno)
+    Verdict { act: Act::Deny, errno, ..Verdict::PASS }
 }
 
 /// The hook's return value for a refusal; the caller sees `errno`, or EPERM before Linux 5.18.

@@ -17,6 +17,7 @@ use std::{
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::fd::{AsFd as _, BorrowedFd},
     path::Path,
+    process::Command,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -46,6 +47,14 @@ pub const UNKNOWN: &str = "10.2.0.99";
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The programs of ours on a cgroup, as the kernel tells an outsider.
+pub fn attached(cgroup: &Path) -> Result<usize> {
+    let output = Command::new("bpftool").args(["cgroup", "show"]).arg(cgroup).output()?;
+    ensure!(output.status.success(), "bpftool: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.split_whitespace().filter(|word| word.starts_with("rl_")).count())
+}
 
 /// Fails, loudly, unless the process is root.
 pub fn require_root() -> Result<()> {
@@ -202,6 +211,15 @@ impl Lab {
 
     /// The same, pinned.
     pub fn with_pins(pins: Option<&Path>) -> Result<Self> {
+        Self::build(true, pins)
+    }
+
+    /// As on a machine without cgroup v2: guards alone.
+    pub fn without_hooks() -> Result<Self> {
+        Self::build(false, None)
+    }
+
+    fn build(hooks: bool, pins: Option<&Path>) -> Result<Self> {
         require_root()?;
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let cgroup = Cgroup::join()?;
@@ -209,7 +227,8 @@ impl Lab {
         site.run(|| create_bridge("br0", [10, 99, 0, 254].into(), 24))??;
         let (a, b) = (Pod::new(&site, 1)?, Pod::new(&site, 2)?);
         let neighbour = on_bridge(&site, 9)?;
-        let config = Config { cgroup: cgroup.path().to_owned(), pins: pins.map(Into::into) };
+        let config =
+            Config { cgroup: hooks.then(|| cgroup.path().to_owned()), pins: pins.map(Into::into) };
         let mut lab = Self {
             datapath: Some(Datapath::load(config)?),
             guards: Vec::new(),

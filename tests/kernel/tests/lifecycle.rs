@@ -10,19 +10,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use datapath_loader::{Config, Datapath, GuardConfig, Hook, LoadError, mount_bpffs, probe};
+use datapath_loader::{
+    CgroupRoot, Config, Datapath, GuardConfig, Hook, LoadError, Need, mount_bpffs, probe,
+};
 use rustix::io::Errno;
-use test_kernel::{Lab, UNKNOWN, errno, require_root};
+use test_kernel::{Lab, UNKNOWN, attached, errno, require_root};
 
 const NO_ROUTE: Option<i32> = Some(Errno::HOSTUNREACH.raw_os_error());
-
-/// The programs of ours on a cgroup, as the kernel tells an outsider.
-fn attached(cgroup: &Path) -> Result<usize> {
-    let output = Command::new("bpftool").args(["cgroup", "show"]).arg(cgroup).output()?;
-    ensure!(output.status.success(), "bpftool: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout)?;
-    Ok(text.split_whitespace().filter(|word| word.starts_with("rl_")).count())
-}
 
 /// The kernel's numbers of the programs and maps that this process holds, directly or through links.
 fn held() -> Result<BTreeSet<(&'static str, u32)>> {
@@ -55,8 +49,45 @@ fn exists((kind, id): (&str, u32)) -> Result<bool> {
 fn this_kernel_has_all_that_is_needed() -> Result<()> {
     require_root()?;
     let found = probe();
-    assert_eq!(found.missing(), None);
+    for need in [Need::All, Need::Hooks] {
+        assert_eq!(found.missing(need), None);
+    }
     assert!(found.cgroup.is_some());
+    Ok(())
+}
+
+/// Set in the second process of the next test.
+const UNMOUNTED: &str = "CGROUP2_IS_NOT_MOUNTED";
+
+/// As on a machine that mounts cgroup v1 alone. In a process of its own: which mounts there are is asked of the process.
+#[test]
+fn hooks_need_no_mounted_cgroup2() -> Result<()> {
+    require_root()?;
+    if std::env::var_os(UNMOUNTED).is_some() {
+        return hooks_go_to_a_mount_of_their_own();
+    }
+    let script = "for m in $(awk '/ - cgroup2 /{print $5}' /proc/self/mountinfo | sort -r); do umount -l $m; done; \
+                  exec \"$0\" --exact hooks_need_no_mounted_cgroup2";
+    let mut inside = Command::new("unshare");
+    inside.args(["--mount", "sh", "-c", script]).arg(std::env::current_exe()?);
+    let output = inside.env(UNMOUNTED, "1").output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success() && said.contains("1 passed"), "{said}");
+    Ok(())
+}
+
+fn hooks_go_to_a_mount_of_their_own() -> Result<()> {
+    let found = probe();
+    assert_eq!(found.missing(Need::Hooks), None);
+    let root = found.cgroup.context("a hierarchy")?;
+    ensure!(matches!(root, CgroupRoot::Detached(_)), "{root:?}");
+    let inside = root.path().strip_prefix("/proc/self")?.to_owned();
+    let path = Path::new("/proc").join(std::process::id().to_string()).join(inside);
+    let before = attached(&path)?;
+    let loaded = Datapath::load(Config { cgroup: Some(root.path()), pins: None })?;
+    assert_eq!(attached(&path)?, before + Hook::CGROUP.len());
+    drop(loaded);
+    assert_eq!(attached(&path)?, before);
     Ok(())
 }
 
@@ -66,7 +97,7 @@ fn others_programs_stay_attached_and_ours_go() -> Result<()> {
     let hooks = Hook::CGROUP.len();
     let cgroup = lab.cgroup.path().to_owned();
     assert_eq!(attached(&cgroup)?, hooks);
-    let other = Datapath::load(Config { cgroup: cgroup.clone(), pins: None })?;
+    let other = Datapath::load(Config { cgroup: Some(cgroup.clone()), pins: None })?;
     assert_eq!(attached(&cgroup)?, 2 * hooks);
     assert_eq!(errno(&lab.a.connect(format!("{UNKNOWN}:80"))), NO_ROUTE, "both are asked");
     drop(other);
@@ -101,7 +132,7 @@ fn dropping_everything_leaves_no_program_and_no_map() -> Result<()> {
 #[test]
 fn a_wrong_cgroup_is_named() -> Result<()> {
     require_root()?;
-    let load = |cgroup: &str| Datapath::load(Config { cgroup: cgroup.into(), pins: None });
+    let load = |cgroup: &str| Datapath::load(Config { cgroup: Some(cgroup.into()), pins: None });
     assert!(
         matches!(load("/proc"), Err(LoadError::NotCgroup2 { path }) if path == Path::new("/proc"))
     );
@@ -125,7 +156,8 @@ fn pinned_verdicts_outlive_the_process_state_and_are_adopted() -> Result<()> {
     assert_eq!(errno(&lab.a.connect(format!("{UNKNOWN}:80"))), NO_ROUTE);
     assert_eq!(lab.a.connect(to)?.peer_addr()?, to);
 
-    let adopted = Datapath::load(Config { cgroup: cgroup.clone(), pins: Some(pins.clone()) })?;
+    let adopted =
+        Datapath::load(Config { cgroup: Some(cgroup.clone()), pins: Some(pins.clone()) })?;
     assert_eq!(attached(&cgroup)?, Hook::CGROUP.len(), "replaced, not added");
     assert_eq!(adopted.pods()?.len(), 2);
     assert_eq!(lab.a.connect(to)?.peer_addr()?, to);
@@ -148,7 +180,7 @@ fn a_pinned_guard_keeps_its_slot_and_goes_with_its_namespace() -> Result<()> {
     let mut lab = Lab::with_pins(Some(&pins))?;
     lab.guards.clear();
     lab.datapath = None;
-    let config = Config { cgroup: lab.cgroup.path().to_owned(), pins: Some(pins.clone()) };
+    let config = Config { cgroup: Some(lab.cgroup.path().to_owned()), pins: Some(pins.clone()) };
     let adopted = Datapath::load(config)?;
     let guard = |pod: &test_kernel::Pod| {
         let config = GuardConfig { netns: pod.cookie, pod: pod.entry };
@@ -184,9 +216,10 @@ fn eventually_gone(datapath: &Datapath, left: usize) -> Result<()> {
 fn pins_need_a_bpf_file_system() -> Result<()> {
     require_root()?;
     let found = probe();
-    let cgroup = found.cgroup.context("a cgroup v2 mount")?;
+    let cgroup = found.cgroup.context("a cgroup v2 mount")?.path();
     let directory = tempfile::tempdir()?;
-    let loaded = Datapath::load(Config { cgroup, pins: Some(directory.path().to_owned()) });
+    let loaded =
+        Datapath::load(Config { cgroup: Some(cgroup), pins: Some(directory.path().to_owned()) });
     assert!(matches!(loaded, Err(LoadError::NotBpffs { .. })));
     Ok(())
 }
