@@ -255,6 +255,9 @@ pub enum NodeUpdate {
     /// Replaces all that was said before.
     Snapshot {
         pods: Vec<PodPorts>,
+        /// The node has no hooks: its pods are reached through the relay alone, from their own site as well.
+        #[serde(default)]
+        relayed_only: bool,
     },
     /// Replaces what was said of one pod.
     Pod {

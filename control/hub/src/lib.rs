@@ -20,6 +20,7 @@ mod ports;
 mod push;
 mod refuse;
 mod relay;
+mod relayed;
 mod sessions;
 mod standing;
 mod tokens;
@@ -93,6 +94,7 @@ struct Inner {
     network: Published,
     open_ports: ports::OpenPorts,
     addresses: direct::Addresses,
+    relayed: relayed::Relayed,
     tickets: carriers::Tickets,
     relay: relay::Limits,
 }
@@ -117,6 +119,7 @@ impl Hub {
                 network: Published::default(),
                 open_ports: ports::OpenPorts::default(),
                 addresses: direct::Addresses::default(),
+                relayed: relayed::Relayed::default(),
                 tickets: carriers::Tickets::default(),
                 relay: relay::Limits::default(),
                 authority,

@@ -187,7 +187,8 @@ async fn read(hub: &Hub, by: &Source, mut sender: SendRequest<Body>) -> Result<(
             return Ok(());
         }
         match serde_json::from_slice(&line).map_err(|e| e.to_string())? {
-            NodeUpdate::Snapshot { pods } => {
+            NodeUpdate::Snapshot { pods, relayed_only } => {
+                hub.inner.relayed.say(&by.node, relayed_only);
                 open.keep_only(by, &pods);
                 pods.into_iter().for_each(|pod| open.put(by, pod));
             }

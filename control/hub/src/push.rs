@@ -20,6 +20,7 @@ use crate::{
     network::diff,
     peers::ToldPeers,
     ports::{Changed, Told},
+    relayed::hide,
 };
 
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
@@ -64,6 +65,7 @@ async fn feed(hub: &Hub, node: &NodeRef, lines: &mpsc::Sender<Bytes>) {
     let mut told: Option<Vec<DomainRoutes>> = None;
     let mut ports = hub.inner.open_ports.subscribe();
     let mut told_ports = Told::default();
+    let mut relayed = hub.inner.relayed.subscribe();
     let mut standing = hub.inner.standing.changes();
     let mut told_peers = ToldPeers::default();
     let mut keep_alive = interval(KEEP_ALIVE);
@@ -71,7 +73,8 @@ async fn feed(hub: &Hub, node: &NodeRef, lines: &mpsc::Sender<Bytes>) {
     loop {
         let current = network.borrow_and_update().clone();
         if let Some(current) = current {
-            let view = current.view(node);
+            let mut view = current.view(node);
+            hide(&relayed.borrow_and_update(), node, &mut view);
             let mut updates = match &told {
                 None => vec![RouteUpdate::Snapshot { domains: view.clone() }],
                 Some(told) => diff(told, &view),
@@ -89,6 +92,10 @@ async fn feed(hub: &Hub, node: &NodeRef, lines: &mpsc::Sender<Bytes>) {
         loop {
             tokio::select! {
                 changed = network.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                changed = relayed.changed() => match changed {
                     Ok(()) => break,
                     Err(_) => return,
                 },

@@ -347,7 +347,7 @@ async fn on_expect(
 /// The report of a node without ports: a line each second, and what the test has it say.
 async fn on_report(State(told): State<Told>) -> Body {
     let line = |update: &NodeUpdate| serde_json::to_string(update).unwrap() + "\n";
-    let first = line(&NodeUpdate::Snapshot { pods: vec![] });
+    let first = line(&NodeUpdate::Snapshot { pods: vec![], relayed_only: false });
     let rest = futures::stream::unfold(told.says, move |says| async move {
         let next = async { says.lock().await.recv().await };
         let update = match timeout(Duration::from_secs(1), next).await {

@@ -21,7 +21,7 @@ use control_identity::{
 use datapath_net::thread::HALT_POLL_US;
 use serde::Deserialize;
 
-use crate::direct::addresses::Setting;
+use crate::{direct::addresses::Setting, kernel::real::Hooks};
 
 const RELAY_PORT: u16 = 7443;
 const DATA_DIR: &str = "/var/lib/rlark/node";
@@ -59,6 +59,10 @@ pub struct Settings {
     /// cgroup v2 directory to attach to [default: the root of the cgroup v2 mount]
     #[arg(long, value_name = "DIR")]
     pub cgroup: Option<PathBuf>,
+    /// Attach nothing to cgroups, as on a machine without cgroup v2: all connections between pods are relayed, those of one site
+    /// too, and what is refused is reset (ECONNREFUSED, whatever the reason)
+    #[arg(long, conflicts_with = "cgroup")]
+    pub no_hooks: bool,
     /// Keep programs and maps here while no rlark-node runs, for example /sys/fs/bpf/rlark; without this they stay only if it
     /// is killed, on a BPF file system in the data directory
     #[arg(long, value_name = "DIR")]
@@ -112,6 +116,8 @@ pub enum ConfigError {
         #[source]
         source: NotAToken,
     },
+    #[error("--no-hooks and --cgroup exclude each other")]
+    NoHooks,
     #[error("--hub-relay: {text:?} is not HOST:PORT")]
     HubRelay { text: String },
     #[error("--direct-port: {port} is below {}, where peers are not sent", direct::LEAST_PORT)]
@@ -138,7 +144,7 @@ pub struct Config {
     pub name: NodeName,
     pub data_dir: PathBuf,
     pub socket: PathBuf,
-    pub cgroup: Option<PathBuf>,
+    pub hooks: Hooks,
     pub pins: Option<PathBuf>,
     pub hub_relay: String,
     pub halt_poll: Duration,
@@ -175,7 +181,7 @@ impl Args {
             name: name.parse().map_err(ConfigError::Name)?,
             data_dir: s.data_dir.unwrap_or_else(|| DATA_DIR.into()),
             socket: s.socket.unwrap_or_else(|| attach::SOCKET.into()),
-            cgroup: s.cgroup,
+            hooks: hooks(s.cgroup, s.no_hooks)?,
             pins: s.pins,
             metrics_address: s.metrics_address,
             halt_poll: Duration::from_micros(s.halt_poll_us.unwrap_or(HALT_POLL_US).into()),
@@ -196,6 +202,7 @@ impl Settings {
             name: self.name.or(file.name),
             data_dir: self.data_dir.or(file.data_dir),
             socket: self.socket.or(file.socket),
+            no_hooks: self.no_hooks || (file.no_hooks && self.cgroup.is_none()),
             cgroup: self.cgroup.or(file.cgroup),
             pins: self.pins.or(file.pins),
             hub_relay: self.hub_relay.or(file.hub_relay),
@@ -229,6 +236,15 @@ fn read_token(path: &Path) -> Result<Option<JoinToken>, ConfigError> {
     };
     let token = text.trim().parse();
     token.map(Some).map_err(|source| ConfigError::Token { path: path.to_owned(), source })
+}
+
+fn hooks(cgroup: Option<PathBuf>, off: bool) -> Result<Hooks, ConfigError> {
+    match cgroup {
+        Some(_) if off => Err(ConfigError::NoHooks),
+        Some(path) => Ok(Hooks::Below(path)),
+        None if off => Ok(Hooks::Off),
+        None => Ok(Hooks::Everywhere),
+    }
 }
 
 fn host_port(text: String) -> Result<String, ConfigError> {
@@ -298,6 +314,23 @@ mod tests {
         fs::write(&path, "sever = \"https://a\"\n").unwrap();
         let e = resolve(&["--config", path.to_str().unwrap()]).unwrap_err();
         assert!(e.to_string().contains("sever"), "{e}");
+    }
+
+    #[test]
+    fn hooks_go_to_the_root_unless_it_is_said_otherwise() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.toml");
+        let with = |file: &str, words: &[&str]| {
+            fs::write(&path, format!("server = \"https://a\"\n{file}")).unwrap();
+            resolve(&[&["--config", path.to_str().unwrap()], words].concat()).map(|c| c.hooks)
+        };
+        let below = |path: &str| Hooks::Below(path.into());
+        assert_eq!(with("", &[]).unwrap(), Hooks::Everywhere);
+        assert_eq!(with("", &["--no-hooks"]).unwrap(), Hooks::Off);
+        assert_eq!(with("no-hooks = true", &[]).unwrap(), Hooks::Off);
+        assert_eq!(with("cgroup = \"/c\"", &[]).unwrap(), below("/c"));
+        assert_eq!(with("no-hooks = true", &["--cgroup", "/c"]).unwrap(), below("/c"));
+        assert!(with("cgroup = \"/c\"\nno-hooks = true", &[]).is_err());
     }
 
     #[test]

@@ -178,10 +178,15 @@ pub enum Changed {
 
 /// What the node asks of the machine. Methods without a future are quick (map access).
 pub trait Kernel: Send + Sync + 'static {
+    /// Whether hooks decide inside connect(). Without them nothing is direct, nobody knows who listens in this machine's pods, and
+    /// none of them is on the host network.
+    fn steers(&self) -> bool;
+
     /// By what the kernel knows the pod: its namespace, or, in the machine's own, its cgroup ([`is_host`]).
     ///
     /// # Errors
-    /// A path does not name what it should, the machine's namespace comes without a cgroup or another one with it.
+    /// A path does not name what it should, the machine's namespace comes without a cgroup or another one with it, or there are no
+    /// hooks that would know it by that.
     fn identify(&self, netns: &Path, cgroup: Option<&Path>) -> Result<u64, KernelError>;
 
     /// Sets the pod up, in this order: landing listener, guard, `rl0` with its routes. Idempotent.

@@ -188,7 +188,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> Result<(), NodeErro
     let _file = SocketFile(config.socket.clone());
     let pins =
         config.pins.clone().map_or_else(|| Pins::UntilStop(data_dir.join("bpf")), Pins::Kept);
-    let machine = Machine::start(config.cgroup.clone(), Some(pins))?;
+    let machine = Machine::start(config.hooks.clone(), Some(pins))?;
     let Some(identity) = enrol(&config, &stop).await? else { return Ok(()) };
     let (state, session) = watch::channel(SessionState::Connecting);
     let client = identity.http_client();

@@ -136,7 +136,13 @@ impl Opener {
         let delivery = Arc::clone(&self.delivery);
         let peer = request.peer.clone();
         self.local.spawn(request, stream, place, move |request| async move {
-            delivery.deliver(&request.domain, &peer, request.src, request.dst).await
+            let OpenRequest { domain, src, dst, .. } = request;
+            let made = delivery.deliver(&domain, &peer, src, dst).await;
+            if let Err(reason) = made {
+                // Where no hook knows the listeners, the next try is refused before it stands.
+                delivery.refused(&domain, dst, reason);
+            }
+            made
         });
     }
 }

@@ -37,8 +37,9 @@ pub async fn follow(
     tell: impl Fn(),
 ) {
     let mut view = keeper.watch();
-    // Without events the lists would be wrong as soon as a socket comes: then nothing is said, and nobody is refused for it.
-    let Some(mut changes) = kernel.changes() else { return };
+    // Without events the lists would be wrong as soon as a socket comes: then nothing is said, and nobody is refused for it. The
+    // report goes on: it has more to say.
+    let Some(mut changes) = kernel.changes() else { return publish.closed().await };
     let mut sockets: BTreeSet<Socket> = kernel.sockets().into_iter().collect();
     loop {
         let pods = Arc::clone(&view.borrow_and_update());
@@ -128,14 +129,14 @@ fn leads_to(face: &Face, at: IpAddr) -> bool {
 }
 
 /// The lines that lead from what was told to what is.
-fn updates(told: Option<&Open>, open: &Open) -> Vec<NodeUpdate> {
+fn updates(told: Option<&Open>, open: &Open, relayed_only: bool) -> Vec<NodeUpdate> {
     let pod = |((domain, uid), ports): (&(DomainName, String), &Ports)| PodPorts {
         domain: domain.clone(),
         uid: uid.clone(),
         ports: ports.clone(),
     };
     let Some(told) = told else {
-        return vec![NodeUpdate::Snapshot { pods: open.iter().map(pod).collect() }];
+        return vec![NodeUpdate::Snapshot { pods: open.iter().map(pod).collect(), relayed_only }];
     };
     let gone = told.keys().filter(|key| !open.contains_key(*key));
     let gone =
@@ -144,9 +145,12 @@ fn updates(told: Option<&Open>, open: &Open) -> Vec<NodeUpdate> {
     gone.chain(news.map(|entry| NodeUpdate::Pod { pod: pod(entry) })).collect()
 }
 
-/// The report as the body of an answer: a snapshot, then changes, and a line every second.
-pub fn lines(open: watch::Receiver<Arc<Open>>) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    futures::stream::unfold((open, None::<Arc<Open>>), |(mut open, told)| async move {
+/// The report as the body of an answer: a snapshot, then changes, and a line every second. `relayed_only`: the machine has no hooks.
+pub fn lines(
+    open: watch::Receiver<Arc<Open>>,
+    relayed_only: bool,
+) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    futures::stream::unfold((open, None::<Arc<Open>>), move |(mut open, told)| async move {
         let first = told.is_none();
         if !first {
             match tokio::time::timeout(KEEP_ALIVE, open.changed()).await {
@@ -156,7 +160,8 @@ pub fn lines(open: watch::Receiver<Arc<Open>>) -> impl Stream<Item = Result<Byte
             }
         }
         let now = Arc::clone(&open.borrow_and_update());
-        Some((Ok(line(&updates(told.as_deref(), &now))), (open, Some(now))))
+        let updates = updates(told.as_deref(), &now, relayed_only);
+        Some((Ok(line(&updates)), (open, Some(now))))
     })
 }
 

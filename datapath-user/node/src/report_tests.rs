@@ -72,27 +72,49 @@ fn only_what_changed_is_told_after_the_snapshot() {
     let key = |uid: &str| ("d".parse::<DomainName>().unwrap(), uid.to_owned());
     let old = Open::from([(key("a"), ports(&[1], &[])), (key("b"), ports(&[2], &[]))]);
     let new = Open::from([(key("b"), ports(&[2], &[])), (key("c"), ports(&[], &[3]))]);
-    assert!(matches!(&*updates(None, &old), [NodeUpdate::Snapshot { pods }] if pods.len() == 2));
-    let got = updates(Some(&old), &new);
+    let first = updates(None, &old, false);
+    assert!(matches!(&*first, [NodeUpdate::Snapshot { pods, .. }] if pods.len() == 2));
+    let got = updates(Some(&old), &new, false);
     assert!(matches!(&got[0], NodeUpdate::PodGone { uid, .. } if uid == "a"));
     assert!(matches!(&got[1], NodeUpdate::Pod { pod } if pod.uid == "c"));
     assert_eq!(got.len(), 2);
-    assert!(updates(Some(&new), &new).is_empty());
+    assert!(updates(Some(&new), &new, false).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_report_begins_with_all_goes_on_with_changes_and_never_falls_silent() {
     let (publish, open) = watch::channel(Arc::new(Open::new()));
-    let mut lines = std::pin::pin!(lines(open));
+    let mut lines = std::pin::pin!(lines(open, false));
     let mut next = async || {
         let line = lines.next().await.unwrap().unwrap();
         serde_json::from_slice::<NodeUpdate>(line.trim_ascii_end()).unwrap()
     };
-    assert!(matches!(next().await, NodeUpdate::Snapshot { .. }));
+    assert!(matches!(next().await, NodeUpdate::Snapshot { relayed_only: false, .. }));
     assert_eq!(next().await, NodeUpdate::KeepAlive);
     let key = ("d".parse().unwrap(), "u".to_owned());
     publish.send_replace(Arc::new(Open::from([(key, ports(&[80], &[]))])));
     assert!(matches!(next().await, NodeUpdate::Pod { pod } if pod.ports.tcp == [80]));
+}
+
+/// Nothing is said of ports, so nobody is refused; that the node lives and has no hooks is.
+#[tokio::test(start_paused = true)]
+async fn without_hooks_the_report_goes_on_and_says_so() {
+    let kernel = Arc::new(Fake::default());
+    kernel.state.lock().unwrap().sockets = [tcp("[::]:80")].into();
+    let (keeper, _inbox) = Keeper::new("s1/n1".parse().unwrap());
+    let (keeper, _views) = keeper.with_view(view());
+    let (publish, open) = watch::channel(Arc::default());
+    let _work = tokio::spawn(follow(kernel, keeper, publish, || ()));
+    let mut lines = std::pin::pin!(lines(open, true));
+    let mut next = async || {
+        let line = lines.next().await.unwrap().unwrap();
+        serde_json::from_slice::<NodeUpdate>(line.trim_ascii_end()).unwrap()
+    };
+    let first = NodeUpdate::Snapshot { pods: vec![], relayed_only: true };
+    assert_eq!(next().await, first);
+    for _ in 0..3 {
+        assert_eq!(next().await, NodeUpdate::KeepAlive);
+    }
 }
 
 #[tokio::test]

@@ -195,7 +195,9 @@ async fn read_line(
 
 async fn report(State(app): State<App>) -> Body {
     // The first line is the ports' snapshot: the first stream is asked first.
-    let all = futures::stream::select(report::lines(app.open), addresses::lines(app.direct.own));
+    let relayed_only = !app.observer.kernel.steers();
+    let ports = report::lines(app.open, relayed_only);
+    let all = futures::stream::select(ports, addresses::lines(app.direct.own));
     std::future::ready(Body::from_stream(all)).await
 }
 

@@ -11,7 +11,10 @@ use control_api::cidr::Cidr;
 use datapath_net::netns::NamedNetns;
 use futures::StreamExt as _;
 use rlark_node::{
-    kernel::{ANY_V6_ONLY, Changed, Join, Kernel as _, Socket, real::Machine},
+    kernel::{
+        ANY_V6_ONLY, Changed, Join, Kernel as _, Socket,
+        real::{Hooks, Machine},
+    },
     plan::{
         desired::{DomainId, Face, Listeners, Pod, Way},
         diff::Op,
@@ -105,7 +108,7 @@ async fn a_listener_older_than_the_hooks_is_followed_to_its_end() -> Tested {
     })??;
 
     let cgroup = Cgroup::enter()?;
-    let machine = Machine::start(Some(cgroup.0.clone()), None)?;
+    let machine = Machine::start(Hooks::Below(cgroup.0.clone()), None)?;
     let (client, server) = (place(&machine, client, 1)?, place(&machine, server, 2)?);
     let mut landing = Vec::new();
     for place in [&client, &server] {
@@ -157,7 +160,7 @@ async fn an_older_socket_that_is_bound_to_its_vip_is_followed_too() -> Tested {
     let _turn = TURN.lock().await;
     let server = NamedNetns::create(&format!("rlolder-{}-u", std::process::id()))?;
     let cgroup = Cgroup::enter()?;
-    let machine = Machine::start(Some(cgroup.0.clone()), None)?;
+    let machine = Machine::start(Hooks::Below(cgroup.0.clone()), None)?;
     let server = place(&machine, server, 3)?;
     let _landing = machine.join(server.join.clone()).await?;
     // Its pod has no entry yet: the hooks do not count it.

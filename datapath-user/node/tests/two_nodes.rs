@@ -28,7 +28,7 @@ use datapath_relay::{
 use rlark_node::{
     attach::Insight as _,
     keeper::Keeper,
-    kernel::real::{Machine, Pins},
+    kernel::real::{Hooks, Machine, Pins},
     node::Core,
     observe::Observer,
 };
@@ -125,7 +125,7 @@ impl Node {
         cgroup: &Cgroup,
         peers: &Loopback,
     ) -> Result<Self, Box<dyn std::error::Error>> {
-        let machine = Machine::start(Some(cgroup.path.clone()), None)?;
+        let machine = Machine::start(Hooks::Below(cgroup.path.clone()), None)?;
         Self::on(name, machine, peers, tempfile::tempdir()?)
     }
 
@@ -442,7 +442,8 @@ async fn pinned_verdicts_work_without_the_node_and_its_successor_adopts_the_pods
     let mount = tempfile::tempdir()?;
     let _bpffs = datapath_loader::mount_bpffs(mount.path())?;
     let pins = mount.path().join("rlark");
-    let start = || Machine::start(Some(cgroup.path.clone()), Some(Pins::Kept(pins.clone())));
+    let start =
+        || Machine::start(Hooks::Below(cgroup.path.clone()), Some(Pins::Kept(pins.clone())));
     let (a, b) = wired(("e", "f"))?;
     let node = Node::on("s1/n1", start()?, &peers, tempfile::tempdir()?)?;
     node.routes(domain(&ca, one_site())).await?;

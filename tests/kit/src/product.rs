@@ -276,10 +276,13 @@ impl Product {
             let mut args = vec![
                 format!("--server=https://{HUB}:{API_PORT}"),
                 format!("--name={node}"),
-                format!("--cgroup={}", cgroup.display()),
                 format!("--token-file={}", token.display()),
                 format!("--data-dir={}", dir.join(program).display()),
             ];
+            // A node without hooks is given nowhere to put them.
+            if !extra.iter().any(|o| o == "--no-hooks") {
+                args.push(format!("--cgroup={}", cgroup.display()));
+            }
             args.extend(extra);
             Ok(Again {
                 name: format!("{program} of {unique}"),

@@ -259,7 +259,8 @@ impl Task {
                 stands: s.join.pod.clone(),
             })
             .collect();
-        desired(&self.me, &self.table, &locals, &self.saved.ids, &Reach::of_this_machine())
+        let reach = Reach::of_this_machine().steered(self.kernel.steers());
+        desired(&self.me, &self.table, &locals, &self.saved.ids, &reach)
     }
 
     /// Carries out the difference and publishes; failures are logged and tried again later.

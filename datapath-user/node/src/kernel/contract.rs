@@ -11,7 +11,12 @@ use std::{
 
 use datapath_net::netlink::Netlink;
 
-use super::{Join, Kernel, fake::Fake, is_host, real::Machine};
+use super::{
+    Join, Kernel,
+    fake::Fake,
+    is_host,
+    real::{Hooks, Machine},
+};
 use crate::plan::{
     desired::{Desired, DomainId, Face, Listeners, Pod, Way},
     diff::Op,
@@ -94,8 +99,25 @@ async fn the_double_keeps_to_the_contract() {
 async fn the_machine_keeps_to_the_contract() {
     let name = format!("rlnode-contract-{}", std::process::id());
     let netns = datapath_net::netns::NamedNetns::create(&name).unwrap();
-    let machine = Machine::start(None, None).unwrap();
+    let machine = Machine::start(Hooks::Everywhere, None).unwrap();
     holds(&machine, netns.path()).await;
+}
+
+#[tokio::test]
+async fn a_machine_without_hooks_keeps_to_it_and_knows_no_pod_on_its_own_network() {
+    let name = format!("rlnode-unhooked-{}", std::process::id());
+    let netns = datapath_net::netns::NamedNetns::create(&name).unwrap();
+    let machine = Machine::start(Hooks::Off, None).unwrap();
+    holds(&machine, netns.path()).await;
+    assert!(!machine.steers() && machine.changes().is_none());
+    let checks = machine.checks();
+    let attached = checks.iter().find(|c| c.hop == "attached").unwrap();
+    assert!(attached.ok && attached.detail.contains("every connection is relayed"), "{attached:?}");
+    let mount = datapath_loader::cgroup2_mount().unwrap();
+    let refused = machine.identify(Path::new("/proc/self/ns/net"), Some(&mount)).unwrap_err();
+    assert_eq!(refused.about(), "cgroup");
+    let why = std::error::Error::source(&refused).unwrap().to_string();
+    assert!(why.contains("no cgroup hooks"), "{why}");
 }
 
 /// Direct connections reach it there, so relayed ones do.
@@ -107,7 +129,7 @@ async fn a_listener_on_the_real_address_alone_is_delivered_to() {
     let mut links = Netlink::in_netns(netns.netns().as_fd()).unwrap();
     links.set_up("lo").unwrap();
     links.add_address("lo", real, 32).unwrap();
-    let machine = Machine::start(None, None).unwrap();
+    let machine = Machine::start(Hooks::Everywhere, None).unwrap();
     let cookie = machine.identify(netns.path(), None).unwrap();
     let face = Face { cidr: "10.214.0.0/24".parse().unwrap(), vip, real: Some(real) };
     let pod = Pod { domain: DOMAIN, faces: vec![face], restricted: false };
@@ -138,7 +160,7 @@ async fn a_pod_on_the_host_network_has_listeners_of_both_families_and_refuses_wh
     let mount = datapath_loader::cgroup2_mount().unwrap();
     let cgroup = Cgroup(mount.join(format!("rlnode-host-{}", std::process::id())));
     std::fs::create_dir(&cgroup.0).unwrap();
-    let machine = Machine::start(None, None).unwrap();
+    let machine = Machine::start(Hooks::Everywhere, None).unwrap();
     let netns = Path::new("/proc/self/ns/net");
     assert!(machine.identify(netns, None).is_err(), "it is the machine's own");
     assert!(machine.identify(netns, Some(&mount)).is_err(), "all the machine");

@@ -35,7 +35,7 @@ pub(crate) struct State {
     pub(crate) maps: Desired,
     pub(crate) joined: BTreeMap<String, Join>,
     pub(crate) log: Vec<String>,
-    /// Steps that shall fail: `join`, `pod`; `identify` for want of descriptors.
+    /// Steps that shall fail: `join`, `pod`; `identify` for want of descriptors. `hooks`: there are none.
     pub(crate) broken: BTreeSet<&'static str>,
     pub(crate) listeners: BTreeMap<String, SocketAddr>,
     /// The pods' ends of their taps, and what was injected.
@@ -54,6 +54,10 @@ pub(crate) struct State {
 }
 
 impl Kernel for Fake {
+    fn steers(&self) -> bool {
+        !self.state.lock().unwrap().broken.contains("hooks")
+    }
+
     fn identify(&self, path: &Path, cgroup: Option<&Path>) -> Result<u64, KernelError> {
         let netns = |source| KernelError::Netns { path: path.to_owned(), source };
         if self.state.lock().unwrap().broken.contains("identify") {

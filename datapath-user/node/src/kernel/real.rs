@@ -4,6 +4,7 @@ mod changes;
 mod host;
 mod older;
 mod pins;
+mod sandbox;
 mod seen;
 mod shared;
 
@@ -18,8 +19,8 @@ use std::{
 
 use control_api::{attach::INTERFACE, ports::Ports, session::ProbeHop};
 use datapath_loader::{
-    BpffsMount, DomainId as KernelDomain, Listening as Found, LoadError, MapError, MirrorId,
-    Open as OpenPorts, Probe, probe,
+    BpffsMount, DomainId as KernelDomain, Finding, Listening as Found, LoadError, MapError,
+    MirrorId, Need, Open as OpenPorts, Probe, probe,
 };
 use datapath_net::{
     echo::echo,
@@ -63,41 +64,62 @@ pub enum StartError {
     Mirror(#[from] MapError),
 }
 
+/// Where the cgroup hooks go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hooks {
+    /// To the root of the cgroup v2 hierarchy. A machine that has none, or whose kernel refuses a hook, does without.
+    Everywhere,
+    /// To this cgroup v2 directory.
+    Below(PathBuf),
+    /// Nowhere: connections to all members are relayed, and refusals are resets ([`datapath_loader::Config::cgroup`]).
+    Off,
+}
+
 /// The data path of this machine; one per machine and cgroup.
 #[derive(Debug)]
 pub struct Machine {
     shared: Arc<Shared>,
     probe: Probe,
-    cgroup: PathBuf,
+    /// Where the hooks are, for people; or why there are none.
+    hooked: Result<String, String>,
     pins: Option<Pins>,
     /// Unmounted after all else is gone.
     mount: Mutex<Option<BpffsMount>>,
 }
 
 impl Machine {
-    /// Probes the kernel, loads the programs and attaches them to `cgroup` (the root of the cgroup
-    /// v2 mount if not given).
+    /// Probes the kernel, loads the programs and attaches them.
     ///
     /// # Errors
     /// A needed feature is missing (named), or loading fails.
-    pub fn start(cgroup: Option<PathBuf>, pins: Option<Pins>) -> Result<Self, StartError> {
+    pub fn start(hooks: Hooks, pins: Option<Pins>) -> Result<Self, StartError> {
         let probe = probe();
-        if let Some(missing) = probe.missing() {
-            return Err(StartError::Missing {
-                kernel: probe.kernel.clone(),
-                feature: missing.feature.to_string(),
-                why: missing.result.clone().err().unwrap_or_default(),
-            });
+        let lacks = |missing: &Finding| StartError::Missing {
+            kernel: probe.kernel.clone(),
+            feature: missing.feature.to_string(),
+            why: missing.result.clone().err().unwrap_or_default(),
+        };
+        if let Some(missing) = probe.missing(Need::All) {
+            return Err(lacks(missing));
         }
-        let cgroup = cgroup.or_else(|| probe.cgroup.clone()).unwrap_or_default();
+        let (cgroup, hooked) = match (hooks, probe.missing(Need::Hooks), &probe.cgroup) {
+            (Hooks::Off, ..) => (None, Err("as configured".to_owned())),
+            (Hooks::Below(path), ..) => (Some(path.clone()), Ok(path.display().to_string())),
+            (Hooks::Everywhere, None, Some(root)) => (Some(root.path()), Ok(root.to_string())),
+            (Hooks::Everywhere, missing, _) => {
+                let why = missing.map_or_else(String::new, |m| lacks(m).to_string());
+                tracing::warn!("no cgroup hooks, so every connection is relayed: {why}");
+                (None, Err(why))
+            }
+        };
         // Until all stands, what an earlier process left is not ours to take away: its guards are still needed.
         let mount = pins.as_ref().map(Pins::mount).transpose()?.flatten();
-        let datapath = pins::load(&cgroup, pins.as_ref())?;
+        let datapath = pins::load(cgroup.as_deref(), pins.as_ref())?;
         datapath.forget_mirror()?;
-        let hosts = Hosts::new(&cgroup).map_err(StartError::Machine)?;
+        let hosts = Hosts::new(cgroup).map_err(StartError::Machine)?;
         let mount = pins.as_ref().and_then(|pins| pins.take_over(mount?));
         let shared = Shared::new(datapath, hosts);
-        Ok(Self { shared, probe, cgroup, pins, mount: Mutex::new(mount) })
+        Ok(Self { shared, probe, hooked, pins, mount: Mutex::new(mount) })
     }
 
     /// Guards stay for pods that could not be taken down, or that a killed process left and this one has not taken over.
@@ -155,6 +177,10 @@ async fn connect(netns: &Netns, to: SocketAddr) -> io::Result<std::net::TcpStrea
 }
 
 impl Kernel for Machine {
+    fn steers(&self) -> bool {
+        self.shared.steers()
+    }
+
     fn identify(&self, netns: &Path, cgroup: Option<&Path>) -> Result<u64, KernelError> {
         let failed = |source| KernelError::Netns { path: netns.to_owned(), source };
         let cookie = Netns::open(netns).and_then(|n| n.cookie()).map_err(|e| failed(e.into()))?;
@@ -255,7 +281,7 @@ impl Kernel for Machine {
         for finding in &self.probe.findings {
             let (ok, detail) = match &finding.result {
                 Ok(found) => (true, found),
-                Err(why) => (!finding.feature.required(), why),
+                Err(why) => (finding.feature.need() != Need::All, why),
             };
             checks.push(hop(finding.feature.to_string(), ok, detail.clone()));
         }
@@ -265,8 +291,16 @@ impl Kernel for Machine {
             Some(Pins::UntilStop(_)) => ", pinned until the node stops",
             None => "",
         };
-        let detail = format!("{} on {}{pins}", hooks.join(", "), self.cgroup.display());
-        checks.push(hop("attached", !hooks.is_empty(), detail));
+        checks.push(match &self.hooked {
+            Ok(cgroup) => {
+                let detail = format!("{} on {cgroup}{pins}", hooks.join(", "));
+                hop("attached", !hooks.is_empty(), detail)
+            }
+            Err(why) => {
+                let detail = format!("no hooks, every connection is relayed ({why}){pins}");
+                hop("attached", true, detail)
+            }
+        });
         checks
     }
 
@@ -322,7 +356,8 @@ impl Kernel for Machine {
     }
 
     fn changes(&self) -> Option<BoxStream<'static, Changed>> {
-        let events = self.shared.datapath.take_events()?;
+        // Without hooks nobody tells of listeners.
+        let events = self.steers().then(|| self.shared.datapath.take_events())??;
         changes::stream(Arc::clone(&self.shared), events)
     }
 

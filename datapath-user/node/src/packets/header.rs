@@ -45,7 +45,8 @@ pub fn parse(packet: &[u8]) -> Option<Header> {
 fn is_harmless(ip: &Ip<'_>) -> bool {
     let Some(kind) = ip.payload.first() else { return false };
     match (ip.protocol, kind) {
-        (ICMP, 0 | 8) | (ICMPV6, 128 | 129) => true,
+        // With timestamps of milliseconds (RFC 792) they ask no more of a host.
+        (ICMP, 0 | 8 | 13 | 14) | (ICMPV6, 128 | 129) => true,
         (ICMP, 3 | 11 | 12) | (ICMPV6, 1..=4) => {
             let about = ip.payload.get(8..).and_then(Ip::addresses);
             about == Some((ip.dst, ip.src))

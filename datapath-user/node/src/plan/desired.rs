@@ -3,7 +3,7 @@
 //! | destination, seen from a pod of this node | verdict |
 //! |---|---|
 //! | the pod's own VIP, anything outside its Domain | pass (the hook knows both from [`Pod`]) |
-//! | a peer of the same site with a real address that can be reached ([`Reach`]; of IPv6 from where this machine's pods are) and is none of the Domain's network, encryption not demanded | direct |
+//! | a peer of the same site with a real address that can be reached ([`Reach`]; of IPv6 from where this machine's pods are) and is none of the Domain's network, encryption not demanded, on a machine with hooks | direct |
 //! | any other peer | relay |
 //! | a peer of this machine that is not attached, yet or any more | deny: nothing in it could answer |
 //! | a VIP nobody holds | deny: absent from the map, so nothing can be forgotten open |
@@ -116,6 +116,8 @@ pub enum Listeners {
     Here(u64),
     /// Its machine's, which [`crate::mirror`] keeps under this number.
     There(u64),
+    /// Nobody's: the peer is on this machine, which has no hooks.
+    Unknown,
 }
 
 /// What the connect hook does with a known VIP.
@@ -213,6 +215,7 @@ fn peers(see: &See<'_>, domain: &Domain, id: DomainId, out: &mut Desired) {
         let by_route = real.is_ipv4() || routed;
         // Within the Domain's own network a pod would take a real address for a VIP.
         at_site
+            && see.reach.is_steered()
             && domain.cidr.of(real).is_none()
             && if here {
                 by_route || !host_pods
@@ -224,7 +227,8 @@ fn peers(see: &See<'_>, domain: &Domain, id: DomainId, out: &mut Desired) {
     for (member, vip) in all.filter(|(m, vip)| domain.holder(*vip).is_some_and(|h| h.uid == m.uid))
     {
         let listeners = match see.cookies.get(member.uid.as_str()) {
-            Some(cookie) => Listeners::Here(*cookie),
+            Some(cookie) if see.reach.is_steered() => Listeners::Here(*cookie),
+            Some(_) => Listeners::Unknown,
             None if member.node == *see.me => continue,
             None => Listeners::There(mirror_number(&domain.name, &member.uid, vip.is_ipv4())),
         };

@@ -69,6 +69,28 @@ fn the_machines_own_address_is_no_pod_behind_its_interface() {
 }
 
 #[test]
+fn a_machine_without_hooks_relays_everything_and_knows_no_listener_of_its_own() {
+    let members = vec![
+        member("own", "10.2.0.1", "s1/n1", Some("172.16.0.9")),
+        member("beside", "10.2.0.2", "s1/n1", Some("172.16.0.10")),
+        member("neighbour", "10.2.0.3", "s1/n2", Some("172.16.0.3")),
+        member("gone", "10.2.0.4", "s1/n1", None),
+    ];
+    let locals = [local("own", "d", 7), local("beside", "d", 8)];
+    let ways = |steered: bool| {
+        let domains = vec![domain("d", "10.2.0.0/24", members.clone())];
+        let got = world_at(domains, &locals, &reach().steered(steered));
+        assert_eq!(got.reals.is_empty(), !steered);
+        let way = |vip: &str| got.vips.get(&(DomainId(1), ip(vip))).copied();
+        ["10.2.0.2", "10.2.0.3", "10.2.0.4"].map(way)
+    };
+    assert!(ways(true)[..2].iter().all(|way| matches!(way, Some(Way::Direct { .. }))));
+    let there = Listeners::There(mirror_number(&"d".parse().unwrap(), "neighbour", true));
+    let relay = |listeners| Some(Way::Relay { listeners });
+    assert_eq!(ways(false), [relay(Listeners::Unknown), relay(there), None]);
+}
+
+#[test]
 fn a_pod_on_the_host_network_turns_no_neighbour_and_is_led_to_no_local_pod() {
     let members = vec![
         member("host", "10.2.0.1", "s1/n1", Some("172.16.0.2")),

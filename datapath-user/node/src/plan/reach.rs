@@ -28,6 +28,8 @@ pub struct Reach {
     /// The machine's own addresses.
     own: BTreeSet<IpAddr>,
     bridges: BTreeSet<String>,
+    /// No hooks lead a connection to another address than it asked for.
+    unsteered: bool,
 }
 
 impl Reach {
@@ -95,6 +97,16 @@ impl Reach {
             }
         }
         reach
+    }
+
+    /// The same on a machine with hooks or without.
+    #[must_use]
+    pub fn steered(self, steered: bool) -> Self {
+        Self { unsteered: !steered, ..self }
+    }
+
+    pub(super) const fn is_steered(&self) -> bool {
+        !self.unsteered
     }
 
     fn interface(&self, to: IpAddr) -> Option<&str> {

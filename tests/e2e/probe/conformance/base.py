@@ -26,6 +26,8 @@ class Here:
     any = "0.0.0.0"
     nobody = ""  # of the Domain, but no pod's
     relayed = os.environ.get("RELAYED") == "1"
+    # On whose machines there are no cgroup hooks: "client", "server".
+    no_hooks = os.environ.get("NO_HOOKS", "").split()
     mib = int(os.environ.get("MIB", "64"))
     short = int(os.environ.get("SHORT", "10000"))
     peer_names = os.environ.get("PEER_NAMES", "").split()
@@ -81,6 +83,21 @@ def check_v4(f):
     """Of something that IPv6 does not have, or has another way."""
     f.v4 = True
     return check(f)
+
+
+def needs_hooks(*whose):
+    """Of something that a machine without hooks cannot do."""
+
+    def mark(f):
+        f.needs_hooks = whose
+        return f
+
+    return mark
+
+
+def unreachable():
+    """What connect() to nobody's address is: where no hook says it, a reset does."""
+    return errno.ECONNREFUSED if "client" in Here.no_hooks else errno.EHOSTUNREACH
 
 
 def listen(number, handler, host=None, family=None, backlog=4096, share=False, only6=False,

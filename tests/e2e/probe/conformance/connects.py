@@ -10,7 +10,7 @@ import struct
 import time
 
 import ring
-from base import ECHO, Here, check, check_v4, echoes, errno_of, expect, expect_one, read_all, service, tcp, where
+from base import ECHO, Here, check, check_v4, echoes, errno_of, expect, expect_one, read_all, service, tcp, unreachable, where
 from refusal import CLOSED
 
 
@@ -71,7 +71,10 @@ def non_blocking_connect_that_is_refused():
 def non_blocking_connect_to_nobody():
     for _ in range(2):
         s, rc = connecting(ECHO, Here.nobody)
-        expect((s, rc), (None, errno.EHOSTUNREACH))
+        if rc == errno.EINPROGRESS and "client" in Here.no_hooks:
+            select.select([], [s], [], 3)
+            s, rc = None, s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        expect((s, rc), (None, unreachable()))
 
 
 @check
@@ -167,4 +170,4 @@ def in_a_ring():
         s.settimeout(5)
         echoes(s)
     with tcp(None) as s:
-        expect(ring.connect(s.fileno(), Here.nobody, ECHO), -errno.EHOSTUNREACH)
+        expect(ring.connect(s.fileno(), Here.nobody, ECHO), -unreachable())

@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 
-from base import Here, background, check, check_v4, dial, errno_of, expect, kind, port, service, where
+from base import Here, background, check, check_v4, dial, errno_of, expect, kind, needs_hooks, port, service, where
 from connects import dissolve
 
 IP_RECVERR, IPV6_RECVERR, IP_PKTINFO = 11, 25, 8
@@ -248,6 +248,7 @@ def datagrams_to_nobody():
 
 
 @check
+@needs_hooks("client")
 def bound_to_the_interface_rl0_by_udp():
     with udp() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"rl0\0")

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-from base import ECHO, Here, background, check, dial, echoes, end, expect, expect_one, listen, port, service, tcp, where
+from base import ECHO, Here, background, check, dial, echoes, end, expect, expect_one, listen, needs_hooks, port, service, tcp, where
 from refusal import ON_LOOPBACK, SIX_ONLY, echo
 
 MPTCP = 262
@@ -196,6 +196,7 @@ def all_of_them(number, count, after=0.5):
 
 
 @check
+@needs_hooks("client")
 def own_listeners_at_the_ports_of_a_peer():
     """Every pod of a service uses one port, as client and as server: while connected, and after."""
     for reuse in (True, False):

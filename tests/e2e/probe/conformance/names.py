@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 
-from base import ECHO, Here, check, check_v4, dial, echoes, end, expect, linger0, listen, read_all, service, tcp, where
+from base import ECHO, Here, check, check_v4, dial, echoes, end, expect, linger0, listen, needs_hooks, read_all, service, tcp, where
 
 
 def say_names(c, peer):
@@ -135,6 +135,7 @@ def the_interface_rl0_carries_the_vip():
 
 
 @check
+@needs_hooks("client")
 def bound_to_the_interface_rl0():
     """SO_BINDTODEVICE, as NCCL and `curl --interface` do."""
     with tcp() as s:

@@ -5,7 +5,7 @@ import http.server
 import subprocess
 import threading
 
-from base import ECHO, Here, background, check, dial, echoes, expect, expect_one, port, where
+from base import ECHO, Here, background, check, dial, echoes, expect, expect_one, needs_hooks, port, where
 
 STREAMS, DATAGRAMS, WEB, WEB_ON_VIP, GO_SERVER = (port() for _ in range(5))
 BODY = bytes(range(256)) * 4096  # 1 MiB
@@ -120,6 +120,7 @@ def asyncio_streams_and_datagrams():
 
 
 @check
+@needs_hooks("client")
 def curl_by_address_name_and_interface():
     for server in (at(WEB), f"{Here.peer_names[0]}:{WEB}", f"{Here.peer_names[1]}:{WEB_ON_VIP}"):
         expect(says(["curl", "-sS", "-m", "10", f"http://{server}/"]) == BODY, True)

@@ -5,7 +5,7 @@ import socket
 import struct
 import threading
 
-from base import Here, background, check, dial, echoes, expect, port, read, service, tcp
+from base import Here, background, check, dial, echoes, expect, needs_hooks, port, read, service, tcp
 from refusal import echo
 
 TIMES = 100
@@ -108,6 +108,7 @@ def a_port_that_is_told_by_datagram():
 
 
 @check
+@needs_hooks("server")
 def a_port_is_closed_as_soon_as_that_is_told():
     with dial(CLOSING) as control:
         for _ in range(TIMES):

@@ -33,8 +33,8 @@ use crate::{
 pub(super) struct Hosts {
     pub(super) machine: NetnsCookie,
     netns: Arc<Netns>,
-    /// Where the hooks are.
-    hooked: PathBuf,
+    /// Where the hooks are, if there are any.
+    hooked: Option<PathBuf>,
     pods: Mutex<BTreeMap<CgroupId, Standing>>,
 }
 
@@ -59,10 +59,10 @@ fn real(face: &Face) -> IpAddr {
 }
 
 impl Hosts {
-    pub(super) fn new(hooked: &Path) -> Result<Self, NetnsError> {
+    pub(super) fn new(hooked: Option<PathBuf>) -> Result<Self, NetnsError> {
         let netns = Netns::current()?;
         let machine = NetnsCookie(netns.cookie()?);
-        let (netns, hooked) = (Arc::new(netns), hooked.to_owned());
+        let netns = Arc::new(netns);
         Ok(Self { machine, netns, hooked, pods: Mutex::default() })
     }
 
@@ -74,13 +74,18 @@ impl Hosts {
     /// Which cgroup that is, if a pod can be known by it.
     pub(super) fn identify(&self, path: &Path) -> Result<CgroupId, KernelError> {
         let failed = |source: Cause| KernelError::Cgroup { path: path.to_owned(), source };
+        let Some(place) = &self.hooked else {
+            let why =
+                "this machine has no cgroup hooks, by which alone a pod on its network is known";
+            return Err(failed(why.into()));
+        };
         let lineage = cgroup::lineage(path).map_err(|e| failed(e.into()))?;
-        let hooked = cgroup::lineage(&self.hooked).map_err(|e| failed(e.into()))?;
+        let hooked = cgroup::lineage(place).map_err(|e| failed(e.into()))?;
         let (Some((id, above)), Some(hooked)) = (lineage.split_first(), hooked.first()) else {
             return Err(failed("it is not there".into()));
         };
         if !above.contains(hooked) {
-            let why = format!("it is not below {}, where the hooks are", self.hooked.display());
+            let why = format!("it is not below {}, where the hooks are", place.display());
             return Err(failed(why.into()));
         }
         if above.len() > CgroupId::DEEPEST {

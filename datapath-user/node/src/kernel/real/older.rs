@@ -87,7 +87,8 @@ fn seed_once(
 }
 
 impl Shared {
-    /// Enters the older sockets of a pod, and follows them if there are any. Must be called inside a runtime.
+    /// Enters the older sockets of a pod, and follows them if there are any. Without hooks nobody knows of any socket. Must be called
+    /// inside a runtime.
     pub(super) fn seed(
         &self,
         cookie: u64,
@@ -95,6 +96,9 @@ impl Shared {
         pod: &Pod,
         landing: SocketAddr,
     ) -> Result<(), Cause> {
+        if !self.steers() {
+            return Ok(());
+        }
         let vips: Vec<IpAddr> = pod.faces.iter().map(|face| face.vip).collect();
         let pod = NetnsCookie(cookie);
         match self.seed_and_follow(pod, netns, vips.clone(), landing) {

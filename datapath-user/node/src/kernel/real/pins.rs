@@ -64,8 +64,8 @@ impl Pins {
 
 /// Adopts what is pinned. What cannot be adopted must not keep the node from starting, unless it is the operator's; guards stay
 /// in every case, for their pods' routes do.
-pub(super) fn load(cgroup: &Path, pins: Option<&Pins>) -> Result<Datapath, LoadError> {
-    let config = Config { cgroup: cgroup.to_owned(), pins: pins.map(Pins::path).cloned() };
+pub(super) fn load(cgroup: Option<&Path>, pins: Option<&Pins>) -> Result<Datapath, LoadError> {
+    let config = Config { cgroup: cgroup.map(Path::to_owned), pins: pins.map(Pins::path).cloned() };
     match (Datapath::load(config.clone()), pins) {
         (Err(error), Some(Pins::UntilStop(path))) if error.is_about_pins() => {
             tracing::warn!(error = crate::keeper::chain(&error), "cannot adopt, starting anew");
@@ -83,7 +83,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        kernel::{Join, Kernel as _, real::Machine},
+        kernel::{
+            Join, Kernel as _,
+            real::{Hooks, Machine},
+        },
         plan::desired::{DomainId, Face, Pod},
     };
 
@@ -98,7 +101,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("bpf");
         let pins = || Some(Pins::UntilStop(path.clone()));
-        let machine = Machine::start(None, pins()).unwrap();
+        let machine = Machine::start(Hooks::Everywhere, pins()).unwrap();
         let vip = "10.215.0.1".parse().unwrap();
         let faces = vec![Face { cidr: "10.215.0.0/24".parse().unwrap(), vip, real: None }];
         let join = Join {
@@ -112,10 +115,10 @@ mod tests {
         // Its pod has not left: as after a crash, but for the hooks.
         drop(machine);
         assert_eq!(guards(&path), 1);
-        let failed = Machine::start(Some("/proc".into()), pins());
+        let failed = Machine::start(Hooks::Below("/proc".into()), pins());
         assert!(matches!(failed, Err(StartError::Load(LoadError::NotCgroup2 { .. }))));
         assert_eq!(guards(&path), 1);
-        let successor = Machine::start(None, pins()).unwrap();
+        let successor = Machine::start(Hooks::Everywhere, pins()).unwrap();
         successor.join(join.clone()).await.unwrap();
         assert_eq!(guards(&path), 1, "the same one");
         successor.shut_down(vec![join]).await;

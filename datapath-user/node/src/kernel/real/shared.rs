@@ -26,7 +26,7 @@ use datapath_net::{
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{changes::News, host::Hosts};
+use super::{changes::News, host::Hosts, sandbox};
 use crate::{
     keeper::listed,
     kernel::{Cause, Join, KernelError, Socket},
@@ -118,6 +118,7 @@ fn route(way: Way) -> Route {
     let known = |listeners| match listeners {
         Listeners::Here(cookie) => Listening::Here(NetnsCookie(cookie)),
         Listeners::There(number) => Listening::Mirror(MirrorId(number)),
+        Listeners::Unknown => Listening::Unknown,
     };
     match way {
         Way::Direct { real, listeners } => Route::Direct { real, listeners: known(listeners) },
@@ -136,6 +137,10 @@ pub(super) fn step(join: &Join, step: &'static str) -> impl Fn(Cause) -> KernelE
 }
 
 impl Shared {
+    pub(super) fn steers(&self) -> bool {
+        self.datapath.hooks().next().is_some()
+    }
+
     pub(super) fn netns(&self, cookie: u64) -> io::Result<Arc<Netns>> {
         match on_host(cookie) {
             Some(host) => self.hosts.netns(host),
@@ -196,6 +201,13 @@ impl Shared {
             return self.hosts.join(host, join);
         }
         let opened = Netns::open(&join.netns).map_err(|e| step(join, "its namespace")(e.into()))?;
+        if let Some(runtime) = sandbox::runtime(&opened) {
+            let why = format!(
+                "{runtime} in it has a kernel of its own, whose connections cannot be steered: \
+                 give the pod an ordinary runtime class"
+            );
+            return Err(KernelError::Netns { path: join.netns.clone(), source: why.into() });
+        }
         let opened = Arc::new(opened);
         let fd = opened.as_fd();
         let up = |e: NetlinkError| step(join, "loopback")(e.into());
