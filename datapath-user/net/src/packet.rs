@@ -68,8 +68,13 @@ impl Tap {
         interface: &str,
         network: Option<Network>,
     ) -> io::Result<Self> {
-        let stray =
-            network.map(|n| visit_netns(netns, || stray::open(n.own, n.network, n.prefix_length))?);
+        let stray = network.and_then(|n| {
+            let opened = visit_netns(netns, || stray::open(n.own, n.network, n.prefix_length));
+            let warn = |error: &io::Error| {
+                tracing::warn!(%error, "answers by the interface on which it was asked are lost");
+            };
+            opened.and_then(|opened| opened).inspect_err(warn).ok()
+        });
         let socket = visit_netns(netns, || {
             let kind = Type::DGRAM.nonblocking();
             // No protocol yet: nothing is received before it is bound to its interface.
@@ -81,7 +86,7 @@ impl Tap {
         })??;
         socket.set_recv_buffer_size(TAP_BUFFER)?;
         let mut tap = Self::over(socket.into())?;
-        if let Some(socket) = stray.transpose()? {
+        if let Some(socket) = stray {
             // SAFETY: as in `over`.
             let socket = unsafe { AsyncFd::register(socket) }?;
             tap.stray = Some(Stray { socket, rest: Mutex::default() });

@@ -3,16 +3,22 @@
 //! EAGAIN from splice means "socket has nothing", "socket takes nothing" or "pipe full", and does not say which. So a pipe is
 //! filled only when it is empty and drained fully before the next fill: then each EAGAIN has one meaning and clears
 //! the readiness of exactly that socket (`try_io`). Helps only between plain sockets of one machine.
+//!
+//! splice stops for good in front of a byte that was sent as urgent (`tcp_read_sock`), also where that is in line (SO_OOBINLINE),
+//! and after a FIN it calls that the end. So where splice finds nothing, one byte is read.
 
 use std::{
+    future::Future,
     io,
-    os::fd::{AsFd as _, OwnedFd},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    pin::pin,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use rustix::{
-    net::{Shutdown, shutdown},
+    io::{Errno, write},
+    net::{RecvFlags, Shutdown, recv, shutdown},
     pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice},
 };
 use socket2::SockRef;
@@ -47,8 +53,11 @@ pub enum SpliceError {
     },
 }
 
+/// What a side that takes nothing any more may have said before has this long to arrive: a server answers early and closes.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// Copies both ways until both sides have sent their FIN, passing each FIN on as a half-close. After an error of either
-/// side (an RST, say) both get an RST. Both are closed on return; after both FINs what the kernel still holds is delivered,
+/// side (an RST, say) both get an RST, behind what that side had sent before. Both are closed on return; after both FINs what the kernel still holds is delivered,
 /// even if a socket came with SO_LINGER 0. Dropping the future closes both as their SO_LINGER says.
 ///
 /// # Errors
@@ -56,12 +65,31 @@ pub enum SpliceError {
 pub async fn join(a: TcpStream, b: TcpStream, meter: &Meter) -> Result<(), SpliceError> {
     let there = direction((&a, 'a'), (&b, 'b'), &meter.a_to_b);
     let back = direction((&b, 'b'), (&a, 'a'), &meter.b_to_a);
-    let done = tokio::try_join!(there, back);
+    let (mut there, mut back) = (pin!(there), pin!(back));
+    let done = tokio::select! {
+        first = &mut there => after(first, back).await,
+        first = &mut back => after(first, there).await,
+    };
     for side in [&a, &b] {
         let linger = if done.is_ok() { None } else { Some(Duration::ZERO) };
         let _closed_anyway = SockRef::from(side).set_linger(linger);
     }
     done.map(drop)
+}
+
+/// The result of both directions, of which one has ended.
+async fn after(
+    first: Result<(), SpliceError>,
+    other: impl Future<Output = Result<(), SpliceError>>,
+) -> Result<(), SpliceError> {
+    match first {
+        Ok(()) => other.await,
+        Err(e @ SpliceError::Write { .. }) => {
+            let _late_or_broken_too = tokio::time::timeout(LAST_WORDS, other).await;
+            Err(e)
+        }
+        Err(e) => Err(e),
+    }
 }
 
 async fn direction(
@@ -70,19 +98,16 @@ async fn direction(
     passed: &AtomicU64,
 ) -> Result<(), SpliceError> {
     let read = |source| SpliceError::Read { side: from_name, source };
-    let write = |source| SpliceError::Write { side: to_name, source };
+    let failed = |source| SpliceError::Write { side: to_name, source };
     let (drain, fill) = pipe().map_err(SpliceError::Pipe)?;
     loop {
-        let mut held = transfer(from, Interest::READABLE, |socket| {
-            splice(socket, None, &fill, None, PIPE, FLAGS)
-        })
-        .await
-        .map_err(read)?;
+        let filled = transfer(from, Interest::READABLE, |socket| take(socket, fill.as_fd()));
+        let mut held = filled.await.map_err(read)?;
         if held == 0 {
             return match shutdown(to, Shutdown::Write) {
                 // The other side has gone already, and said so on its own direction.
-                Ok(()) | Err(rustix::io::Errno::NOTCONN) => Ok(()),
-                Err(e) => Err(write(e.into())),
+                Ok(()) | Err(Errno::NOTCONN) => Ok(()),
+                Err(e) => Err(failed(e.into())),
             };
         }
         while held > 0 {
@@ -90,7 +115,7 @@ async fn direction(
                 splice(&drain, None, socket, None, held, FLAGS)
             })
             .await
-            .map_err(write)?;
+            .map_err(failed)?;
             held = held.saturating_sub(sent);
             passed.fetch_add(sent as u64, Ordering::Relaxed);
         }
@@ -101,11 +126,25 @@ async fn direction(
 
 const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
 
+/// Fills an empty pipe from a socket; 0: the end.
+fn take(socket: BorrowedFd<'_>, fill: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+    match splice(socket, None, fill, None, PIPE, FLAGS) {
+        Ok(0) | Err(Errno::AGAIN) => {
+            let mut urgent = [0];
+            match recv(socket, &mut urgent, RecvFlags::DONTWAIT)? {
+                (0, _) => Ok(0),
+                (_, _) => write(fill, &urgent),
+            }
+        }
+        moved => moved,
+    }
+}
+
 /// One splice that moved something, or found the end.
 async fn transfer(
     socket: &TcpStream,
     interest: Interest,
-    mut call: impl FnMut(std::os::fd::BorrowedFd<'_>) -> rustix::io::Result<usize>,
+    mut call: impl FnMut(BorrowedFd<'_>) -> rustix::io::Result<usize>,
 ) -> io::Result<usize> {
     loop {
         socket.ready(interest).await?;
@@ -211,6 +250,66 @@ mod tests {
         let (joined, seen) = tokio::join!(join(a, b, &meter), apps);
         assert!(matches!(joined, Err(SpliceError::Read { side: 'a', .. })), "{joined:?}");
         assert_eq!(seen, Err(io::ErrorKind::ConnectionReset));
+        Ok(())
+    }
+
+    /// The answer is behind much that the server leaves unread.
+    #[tokio::test]
+    async fn what_was_said_before_a_reset_arrives() -> Tested {
+        let ((mut left, a), (b, mut right)) = (pair().await?, pair().await?);
+        let meter = Meter::default();
+        let server = async {
+            right.read_exact(&mut [0; 1000]).await?;
+            right.write_all(b"too large").await?;
+            drop(right);
+            io::Result::Ok(())
+        };
+        let client = async {
+            let sent = left.write_all(&vec![7; 64 << 20]).await;
+            let mut got = Vec::new();
+            let end = left.read_to_end(&mut got).await;
+            (sent.is_err(), got, end.map_err(|e| e.kind()).err())
+        };
+        let (joined, served, (broke, got, end)) = tokio::join!(join(a, b, &meter), server, client);
+        served?;
+        assert!(joined.is_err(), "the server reads no more");
+        assert!(broke, "nobody takes it");
+        assert_eq!(got, b"too large");
+        assert!(matches!(end, None | Some(io::ErrorKind::ConnectionReset)), "{end:?}");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn an_urgent_byte_stays_in_its_place_and_stops_nothing() -> Tested {
+        for pause in [false, true] {
+            let ((left, a), (b, mut right)) = (pair().await?, pair().await?);
+            SockRef::from(&a).set_out_of_band_inline(true)?;
+            let meter = Meter::default();
+            let apps = async {
+                let left = SockRef::from(&left);
+                left.send(b"abc")?;
+                let mut got = vec![0; 3];
+                if pause {
+                    right.read_exact(&mut got).await?;
+                }
+                left.send_out_of_band(b"U")?;
+                if pause {
+                    got.push(right.read_u8().await?);
+                }
+                left.send(b"def")?;
+                left.shutdown(std::net::Shutdown::Write)?;
+                if !pause {
+                    got.clear();
+                }
+                right.read_to_end(&mut got).await?;
+                right.shutdown().await?;
+                io::Result::Ok(got)
+            };
+            let (joined, got) = tokio::join!(join(a, b, &meter), apps);
+            assert_eq!(got?, b"abcUdef", "read between: {pause}");
+            joined?;
+            assert_eq!(meter.a_to_b.load(Ordering::Relaxed), 7);
+        }
         Ok(())
     }
 

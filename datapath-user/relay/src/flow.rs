@@ -76,6 +76,11 @@ struct Core {
     owes_reset: bool,
     /// No peer any more, for this reason; what it sent is still delivered (see [`Flow::part`]).
     parted: Option<Reason>,
+    /// The application's socket takes nothing more. What the application said before is read to its end, and only then is the flow
+    /// reset: a server that answers early and closes has said something.
+    broken: bool,
+    /// Acceptor: the peer's reset, which came before the target's connection stood. The target is given what was sent before.
+    doomed: Option<Reason>,
 }
 
 /// How far its beginning came.
@@ -338,6 +343,8 @@ impl Core {
             lists_ack: false,
             owes_reset: false,
             parted: None,
+            broken: false,
+            doomed: None,
         }
     }
 

@@ -126,7 +126,12 @@ impl Flow {
                     core.wire.tx.on_ack(core.wire.tx.end().saturating_add(1))?;
                     self.tx_wake.notify_one();
                     self.rx_wake.notify_one();
+                } else if core.sock.is_none() && core.wire.role() == Role::Acceptor {
+                    core.doomed.get_or_insert(reason);
                 } else {
+                    if let Some(sock) = core.sock.clone() {
+                        core.drain(shared, |b| sock.try_write(b));
+                    }
                     after.fail = Some(reason);
                 }
             }
@@ -221,10 +226,14 @@ impl Flow {
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(_) => {
-                    after.reset = Some(Reason::Reset);
-                    return Ok(after);
+                    core.broken = true;
+                    self.rx_wake.notify_one();
                 }
             }
+        }
+        if core.broken {
+            core.wire.rx.delivered(bytes.len());
+            bytes = &[];
         }
         if !bytes.is_empty() {
             if !shared.limits.wait(bytes.len() as u64, core.wire.rx.waiting()) {

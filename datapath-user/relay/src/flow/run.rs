@@ -112,7 +112,12 @@ fn first_bytes(flow: &Flow, conn: &Landed) -> io::Result<bool> {
     // Past the runtime, which believes that there is nothing until its reactor has looked.
     let got = match (&*conn.socket()).read(&mut buf) {
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-        got => got?,
+        Err(_) => {
+            // It has gone already. The far end sees a connection, and its reset.
+            flow.core.hold().broken = true;
+            return Ok(true);
+        }
+        Ok(got) => got,
     };
     let mut core = flow.core.hold();
     if got == 0 {
@@ -143,6 +148,11 @@ pub(crate) async fn accept(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Fl
             let mut guard = flow.core.hold();
             let core = &mut *guard;
             core.sock = Some(Arc::new(sock));
+            if let Some(reason) = core.doomed {
+                core.wire.step(Step::Failed(reason));
+                drop(guard);
+                return finish(shared, link, flow);
+            }
             core.wire.step(Step::Accepted);
             core.began = Began::Stood;
             if let Some(via) = &core.via {
@@ -165,7 +175,8 @@ pub(crate) async fn accept(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Fl
 /// The target's connection stands: it gets the first bytes at once, past the runtime, which believes
 /// that the socket is full until its reactor has looked.
 fn delivered(shared: &Shared, flow: &Flow, conn: StdStream) -> io::Result<TcpStream> {
-    flow.core.hold().drain(shared, |b| (&conn).write(b))?;
+    let mut core = flow.core.hold();
+    while !core.drain(shared, |b| (&conn).write(b)) && !core.queue.is_empty() {}
     TcpStream::from_std(conn)
 }
 
@@ -286,12 +297,12 @@ async fn failure(sock: &TcpStream) {
 }
 
 impl Core {
-    /// Writes a run of what waits for the application; true when it takes no more.
-    fn drain(
+    /// Writes a run of what waits for the application; true when it takes no more for now.
+    pub(super) fn drain(
         &mut self,
         shared: &Shared,
         mut write: impl FnMut(&[u8]) -> io::Result<usize>,
-    ) -> io::Result<bool> {
+    ) -> bool {
         for _ in 0..RUN {
             let Some(front) = self.queue.front_mut() else { break };
             match write(front) {
@@ -304,11 +315,16 @@ impl Core {
                         drop(front.split_to(n));
                     }
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
-                Err(e) => return Err(e),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(_) => {
+                    self.broken = true;
+                    let lost: usize = self.queue.drain(..).map(|b| b.len()).sum();
+                    shared.limits.done_waiting(lost as u64);
+                    self.wire.rx.delivered(lost);
+                }
             }
         }
-        Ok(false)
+        false
     }
 }
 
@@ -322,15 +338,18 @@ impl Flow {
     ) -> Result<(), Stop> {
         let (mut large, mut drained) = (false, false);
         loop {
-            let (send, budget, done) = {
+            let (send, budget, done, broken) = {
                 let c = self.core.hold();
                 if c.must_move() {
                     return Err(Stop::Move);
                 }
                 let live = c.via.as_ref().is_some_and(|v| !v.is_dead());
                 let done = c.wire.tx.is_done() || c.parted.is_some();
-                (live && c.wire.wants_send(), c.wire.budget(), done)
+                (live && c.wire.wants_send(), c.wire.budget(), done, c.broken)
             };
+            if broken && (done || budget == 0) {
+                return Err(Stop::Reset(Reason::Reset));
+            }
             if done {
                 // From now on the other direction looks for the socket's failure.
                 self.rx_wake.notify_one();
@@ -369,7 +388,7 @@ impl Flow {
                     drained = n < most;
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                Err(e) => return Err(e.into()),
+                Err(_) => return Err(self.after_all_was_sent().await),
             }
             if self.core.hold().wants_bulk(shared) {
                 self.to_bulk(shared, link);
@@ -398,6 +417,9 @@ impl Flow {
             }
         };
         let mut core = self.core.hold();
+        if n == 0 && core.broken {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
         if n == 0 {
             core.wire.tx.close();
         } else if core.wire.tx.push(frame).is_err() {
@@ -405,6 +427,12 @@ impl Flow {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(n)
+    }
+
+    /// A reset that does not overtake the flow's last DATA frame in the carrier's queue.
+    async fn after_all_was_sent(&self) -> Stop {
+        drop(self.turn.acquire().await);
+        Stop::Reset(Reason::Reset)
     }
 
     fn send_one(&self, turn: OwnedSemaphorePermit) {
@@ -434,9 +462,14 @@ impl Flow {
                 if c.must_move() {
                     return Err(Stop::Move);
                 }
-                c.wire.rx.is_done()
+                if c.broken && c.wire.tx.is_done() {
+                    return Err(Stop::Reset(Reason::Reset));
+                }
+                c.wire.rx.is_done() || c.broken
             };
             if done {
+                // With a socket that is broken the other direction ends the flow.
+                self.tx_wake.notify_one();
                 return Ok(());
             }
             if more {
@@ -463,9 +496,9 @@ impl Flow {
     ) -> Result<(bool, bool), Stop> {
         let mut guard = self.core.hold();
         let core = &mut *guard;
-        let full = core.drain(shared, |b| sock.try_write(b))?;
+        let full = core.drain(shared, |b| sock.try_write(b));
         if core.wire.rx.at_fin() {
-            SockRef::from(sock).shutdown(Shutdown::Write)?;
+            core.broken |= SockRef::from(sock).shutdown(Shutdown::Write).is_err();
             core.wire.rx.fin_delivered();
         }
         let owes = core.settle(shared, self.wire_id);

@@ -284,3 +284,50 @@ fn more_flows_than_allowed_are_reset_with_a_reason() {
     next.write_all(b"x").unwrap();
     next.read_exact(&mut [0]).unwrap();
 }
+
+/// As an HTTP server that answers "too large" during an upload.
+#[test]
+fn an_early_answer_arrives_before_the_reset() {
+    let p = Pair::new();
+    let port = serve(|mut s| {
+        s.read_exact(&mut [0; 1000]).unwrap();
+        s.write_all(&[b'r'; 500]).unwrap();
+    });
+    for _ in 0..20 {
+        let mut s = p.connect(port);
+        let sent = s.write_all(&vec![7; 8 << 20]);
+        assert!(sent.is_err(), "nobody reads it");
+        let mut got = Vec::new();
+        let end = s.read_to_end(&mut got).map_err(|e| e.kind());
+        assert_eq!(got.len(), 500, "{end:?}");
+    }
+    eventually("no flow is left", || {
+        p.a.counters().flows_now == 0 && p.b.counters().flows_now == 0
+    });
+}
+
+#[test]
+fn what_was_sent_before_a_reset_arrives() {
+    const EACH: usize = 50;
+    let p = Pair::new();
+    let (said, heard) = mpsc::channel();
+    let port = serve(move |mut s| {
+        let mut got = Vec::new();
+        let end = s.read_to_end(&mut got).map_err(|e| e.kind());
+        said.send((got.len(), end.err())).unwrap();
+    });
+    // Whoever leaves before the first carrier stands was never there.
+    drop(p.connect(port));
+    heard.recv_timeout(Duration::from_secs(5)).unwrap();
+    for size in [0, 10, 1000] {
+        for _ in 0..EACH {
+            let mut s = p.connect(port);
+            s.write_all(&vec![7; size]).unwrap();
+            socket2::SockRef::from(&s).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+        for n in 0..EACH {
+            let got = heard.recv_timeout(Duration::from_secs(5));
+            assert_eq!(got, Ok((size, Some(ErrorKind::ConnectionReset))), "{n} of {size} bytes");
+        }
+    }
+}

@@ -41,6 +41,13 @@ def WATCH(c, _):
 
 
 @service()
+def EARLY(c, _):
+    """Answers and closes while most of the request is unread."""
+    c.recv(1000)
+    c.sendall(b"r" * 500)
+
+
+@service()
 def HALF(c, _):
     t = read(c, 8)
     c.sendall(b"bye")
@@ -168,6 +175,36 @@ def reset_from_the_client_by_linger_0():
         time.sleep(0.1)
         linger0(s)
     expect(told(t).split()[0], "ECONNRESET")
+
+
+@check
+def what_was_sent_before_a_reset_arrives():
+    """At once: the reset must not overtake it, nor the connection itself."""
+    tokens = [token() for _ in range(40)]
+    for t in tokens:
+        with dial(WATCH) as s:
+            s.sendall(t + b"data")
+            linger0(s)
+    for t in tokens:
+        expect(told(t), "ECONNRESET 4")
+
+
+@check
+def an_early_answer_is_read_before_the_reset():
+    """Servers answer "too large" while the client still sends."""
+    for _ in range(20):
+        with dial(EARLY) as s:
+            got = b""
+            try:
+                s.sendall(bytes(BIG))
+            except OSError:
+                pass
+            try:
+                while part := s.recv(1000):
+                    got += part
+            except OSError:
+                pass
+            expect(len(got), 500)
 
 
 @check
