@@ -15,6 +15,7 @@ mod setup;
 mod signals;
 mod test;
 mod ui;
+mod vm;
 
 use std::path::PathBuf;
 
@@ -34,7 +35,13 @@ enum Command {
     /// Two sites behind NATs, one Job, and tasks that talk over virtual addresses.
     Demo(demo::Demo),
     /// Run the tests: all tiers, or one of `unit`, `kernel`, `e2e`, `fault`, `apps`.
-    Test { tier: Option<test::Tier> },
+    Test {
+        tier: Option<test::Tier>,
+        /// In a virtual machine with this kernel: a Debian package such as linux-image-amd64, or the
+        /// directory of one that was unpacked.
+        #[arg(long, value_name = "PACKAGE", requires = "tier")]
+        under: Option<String>,
+    },
     /// Measure against raw TCP in the same run.
     Bench(bench::Bench),
     /// Fuzz one crate's targets (nightly Rust; cargo-fuzz is installed when missing).
@@ -66,7 +73,8 @@ fn run() -> anyhow::Result<()> {
     match Args::parse().command {
         Command::Setup => setup::run(),
         Command::Demo(d) => d.run(),
-        Command::Test { tier } => test::run(tier),
+        Command::Test { tier: Some(tier), under: Some(kernel) } => test::run_under(tier, &kernel),
+        Command::Test { tier, .. } => test::run(tier),
         Command::Bench(b) => b.run(),
         Command::Fuzz(f) => f.run(),
         Command::Ebpf { check: true } => ebpf::check(),

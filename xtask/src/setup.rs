@@ -104,6 +104,18 @@ pub(crate) fn ensure_ebpf() -> Result<()> {
     output(c.env("LLVM_PREFIX", "/usr/lib/llvm-22")).map(drop)
 }
 
+/// Installs what [`crate::vm`] needs.
+pub(crate) fn ensure_vm() -> Result<()> {
+    let all = [
+        ("qemu-system-x86_64", "qemu-system-x86"),
+        ("busybox", "busybox-static"),
+        ("cpio", "cpio"),
+        ("xz", "xz-utils"),
+    ];
+    let missing: Vec<&str> = all.iter().filter(|(p, _)| !on_path(p)).map(|(_, d)| *d).collect();
+    if missing.is_empty() { Ok(()) } else { install(&missing) }
+}
+
 fn install(packages: &[&str]) -> Result<()> {
     let line = format!("apt-get update && apt-get install -y {}", packages.join(" "));
     let debian = on_path("apt-get");

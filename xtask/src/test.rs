@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
 use serde_json::Value;
 
-use crate::{build, ui::Steps};
+use crate::{build, ui::Steps, vm::Kernel};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Tier {
@@ -45,6 +45,17 @@ struct Totals {
     passed: u64,
     failed: u64,
     ignored: u64,
+}
+
+impl Totals {
+    /// Adds a program's closing line.
+    fn count(&mut self, line: &str) {
+        if let Some(counts) = line.strip_prefix("test result: ") {
+            self.passed += number(counts, "passed");
+            self.failed += number(counts, "failed");
+            self.ignored += number(counts, "ignored");
+        }
+    }
 }
 
 /// A built test program.
@@ -100,6 +111,43 @@ pub(crate) fn run(tier: Option<Tier>) -> Result<()> {
     Ok(())
 }
 
+/// The programs of a tier in a virtual machine with another kernel. What its tests start must be built for the release
+/// profile, as always.
+pub(crate) fn run_under(tier: Tier, kernel: &str) -> Result<()> {
+    let mut steps = Steps::default();
+    if tier.needs_programs() {
+        steps.step("build the programs", |p| build::programs(p).map(drop))?;
+    }
+    let all = steps.step("build the tests", |_| programs())?;
+    let kernel = steps.step("a kernel", |_| Kernel::find(kernel))?;
+    println!("── tier {tier:?} under Linux {}", kernel.version);
+    let mut job = "ip link set lo up\nulimit -n 1048576\nulimit -l unlimited\n".to_owned();
+    let chosen: Vec<&Program> = all.iter().filter(|p| p.tier() == tier).collect();
+    for program in &chosen {
+        let (dir, file) = (program.dir.display(), program.file.display());
+        job += &format!("echo '   {} ({})'\n", program.package, program.stem());
+        job += &format!("cd {dir}\nCARGO_MANIFEST_DIR={dir} {file} --test-threads 1 2>&1\n");
+        job += &format!("echo '{ENDED}'$?\n");
+    }
+    let (mut totals, mut crashed) = (Totals::default(), 0);
+    kernel.run(&job, |line| {
+        totals.count(line);
+        match line.strip_prefix(ENDED) {
+            Some("0" | "101") => {}
+            Some(_) => crashed += 1,
+            None if line.is_empty() || line == "running 0 tests" => {}
+            None => println!("{line}"),
+        }
+    })?;
+    println!("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.ignored);
+    ensure!(totals.failed + crashed == 0, "{} tests failed, {crashed} programs", totals.failed);
+    ensure!(totals.passed > 0, "no test ran");
+    Ok(())
+}
+
+/// Before a program's status in a virtual machine.
+const ENDED: &str = "-- ended with ";
+
 /// Builds every test of the workspace at once: a build of some packages alone would give their
 /// dependencies other features, and compile those once more.
 fn programs() -> Result<Vec<Program>> {
@@ -142,11 +190,7 @@ fn execute(program: &Program, tier: Tier, totals: &mut Totals) -> Result<()> {
     let before = totals.failed;
     for line in BufReader::new(child.stdout.take().context("the test's output")?).lines() {
         let line = line?;
-        if let Some(counts) = line.strip_prefix("test result: ") {
-            totals.passed += number(counts, "passed");
-            totals.failed += number(counts, "failed");
-            totals.ignored += number(counts, "ignored");
-        }
+        totals.count(&line);
         if !line.is_empty() && line != "running 0 tests" {
             println!("{line}");
         }
