@@ -1,12 +1,13 @@
 //! What the peer says to a flow. Runs in russh's session loop: nothing here waits.
 
-use std::sync::Arc;
+use std::{io::Write as _, sync::Arc};
 
 use bytes::Bytes;
 use datapath_wire::{
     FlowError, Frame, Open, Phase,
     flow::{Role, Step},
 };
+use socket2::SockRef;
 
 use super::{Began, Core, Flow};
 use crate::{
@@ -130,7 +131,9 @@ impl Flow {
                     core.doomed.get_or_insert(reason);
                 } else {
                     if let Some(sock) = core.sock.clone() {
-                        core.drain(shared, |b| sock.try_write(b));
+                        // What it takes now, past the runtime, which may not know yet that it takes anything.
+                        let write = |b: &[u8]| (&*SockRef::from(&*sock)).write(b);
+                        while !core.drain(shared, write) && !core.queue.is_empty() {}
                     }
                     after.fail = Some(reason);
                 }

@@ -295,7 +295,7 @@ fn an_early_answer_arrives_before_the_reset() {
     });
     for _ in 0..20 {
         let mut s = p.connect(port);
-        let sent = s.write_all(&vec![7; 8 << 20]);
+        let sent = s.write_all(&vec![7; 64 << 20]);
         assert!(sent.is_err(), "nobody reads it");
         let mut got = Vec::new();
         let end = s.read_to_end(&mut got).map_err(|e| e.kind());
