@@ -79,8 +79,6 @@ struct Core {
     /// The application's socket takes nothing more. What the application said before is read to its end, and only then is the flow
     /// reset: a server that answers early and closes has said something.
     broken: bool,
-    /// Acceptor: the peer's reset, which came before the target's connection stood. The target is given what was sent before.
-    doomed: Option<Reason>,
 }
 
 /// How far its beginning came.
@@ -149,6 +147,11 @@ impl Flow {
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> Vec<Bytes> {
         self.core.hold().queue.iter().cloned().collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn reset_due(&self) -> Option<Reason> {
+        self.core.hold().wire.reset_due()
     }
 
     /// Whether the peer may know the flow.
@@ -263,23 +266,32 @@ impl Flow {
 
     /// Ends the flow and tells the peer.
     pub(crate) fn reset(&self, reason: Reason) {
-        {
-            let mut c = self.core.hold();
-            if c.wire.phase().is_ended() {
-                return;
-            }
-            let opening = c.wire.phase() == Phase::Opening && c.wire.role() == Role::Acceptor;
-            let flow = self.wire_id;
-            let frame =
-                if opening { Frame::Reject { flow, reason } } else { Frame::Rst { flow, reason } };
-            if let Some(v) = c.via.as_ref().filter(|_| c.began >= Began::Sent) {
-                v.post(&frame);
-            }
-            // An acceptor's loss shows when the opener comes back with the flow; the acceptor cannot come back.
-            c.owes_reset = c.began >= Began::Sent && c.wire.role() == Role::Opener;
-            c.wire.step(Step::Failed(reason));
+        self.reset_with(&mut self.core.hold(), reason);
+    }
+
+    fn reset_with(&self, c: &mut Core, reason: Reason) {
+        if c.wire.phase().is_ended() {
+            return;
         }
+        let opening = c.wire.phase() == Phase::Opening && c.wire.role() == Role::Acceptor;
+        let flow = self.wire_id;
+        let frame = if opening {
+            Frame::Reject { flow, reason }
+        } else {
+            Frame::Rst { flow, reason, after: c.wire.said() }
+        };
+        if let Some(v) = c.via.as_ref().filter(|_| c.began >= Began::Sent) {
+            v.post(&frame);
+        }
+        // An acceptor's loss shows when the opener comes back with the flow; the acceptor cannot come back.
+        c.owes_reset = c.began >= Began::Sent && c.wire.role() == Role::Opener;
+        c.wire.step(Step::Failed(reason));
         self.ended.notify_one();
+    }
+
+    /// Where this side's bytes end, for an RST.
+    pub(crate) fn said(&self) -> u64 {
+        self.core.hold().wire.said()
     }
 
     pub(crate) fn stats(&self, link: &Link) -> FlowStats {
@@ -344,7 +356,6 @@ impl Core {
             owes_reset: false,
             parted: None,
             broken: false,
-            doomed: None,
         }
     }
 

@@ -10,7 +10,7 @@ mod roam;
 mod tend;
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, atomic::Ordering::Relaxed},
 };
 
@@ -69,12 +69,13 @@ struct State {
 #[derive(Default)]
 struct Ended {
     order: VecDeque<u32>,
-    ids: HashSet<u32>,
+    /// With the end of what this side said, see [`Flow::said`].
+    ids: HashMap<u32, u64>,
 }
 
 impl Ended {
-    fn insert(&mut self, id: u32) {
-        if self.ids.insert(id) {
+    fn insert(&mut self, id: u32, said: u64) {
+        if self.ids.insert(id, said).is_none() {
             self.order.push_back(id);
         }
         if self.order.len() > ENDED
@@ -113,7 +114,7 @@ impl Link {
     pub(crate) fn insert(&self, flow: &Arc<Flow>) -> bool {
         let (mut s, id) = (self.state.hold(), flow.wire_id);
         let theirs = id & SIDE != self.side;
-        if s.gone || (theirs && (s.ended.ids.contains(&id) || s.flows.contains_key(&id))) {
+        if s.gone || (theirs && (s.ended.ids.contains_key(&id) || s.flows.contains_key(&id))) {
             return false;
         }
         s.flows.insert(id, Arc::clone(flow));
@@ -121,10 +122,11 @@ impl Link {
     }
 
     pub(crate) fn remove(&self, flow: &Arc<Flow>) {
+        let said = flow.said();
         let mut s = self.state.hold();
         if s.flows.get(&flow.wire_id).is_some_and(|f| Arc::ptr_eq(f, flow)) {
             s.flows.remove(&flow.wire_id);
-            s.ended.insert(flow.wire_id);
+            s.ended.insert(flow.wire_id, said);
         }
     }
 
@@ -282,7 +284,9 @@ impl Link {
         }
     }
 
-    fn refuse(carrier: &Carrier, flow: u32, reason: Reason) {
-        carrier.post(&Frame::Rst { flow, reason });
+    /// Tells a peer that speaks of a flow which is not here any more.
+    fn tell_gone(&self, carrier: &Carrier, flow: u32) {
+        let after = self.state.hold().ended.ids.get(&flow).copied().unwrap_or_default();
+        carrier.post(&Frame::Rst { flow, reason: Reason::PeerGone, after });
     }
 }

@@ -140,7 +140,8 @@ impl Head {
             // The shortest header that an IP packet can have.
             kind::PACKET => (20, MAX_PACKET),
             kind::LISTENING => (27, 27),
-            kind::REJECT | kind::RST => (1, 1),
+            kind::REJECT => (1, 1),
+            kind::RST => (9, 9),
             kind::RESUME | kind::RESUMED => (20, 20),
             _ => return Err(WireError::UnknownType { kind }),
         };
@@ -187,7 +188,10 @@ impl Head {
             }
             kind::PONG => Frame::Pong { token: p.try_get_u64().ok()? },
             kind::REJECT => Frame::Reject { flow, reason: Reason::from_code(p.try_get_u8().ok()?) },
-            kind::RST => Frame::Rst { flow, reason: Reason::from_code(p.try_get_u8().ok()?) },
+            kind::RST => {
+                let reason = Reason::from_code(p.try_get_u8().ok()?);
+                Frame::Rst { flow, reason, after: p.try_get_u64().ok()? }
+            }
             kind::RESUME | kind::RESUMED => {
                 let generation = p.try_get_u32().ok()?;
                 let (received, limit) = (p.try_get_u64().ok()?, p.try_get_u64().ok()?);

@@ -100,6 +100,8 @@ pub struct Flow {
     generation: u32,
     /// The opener sent RESUME and has no answer: what the peer has is unknown.
     paused: bool,
+    /// The peer's RST, and where its bytes end.
+    reset: Option<(Reason, u64)>,
     pub tx: SendHalf,
     pub rx: RecvHalf,
 }
@@ -126,6 +128,7 @@ impl Flow {
             phase: Phase::Opening,
             generation,
             paused: false,
+            reset: None,
             tx: SendHalf::new(b.keep),
             rx: RecvHalf::new(b.window),
         }
@@ -183,6 +186,38 @@ impl Flow {
     #[must_use]
     pub fn budget(&self) -> u64 {
         if self.paused { 0 } else { self.tx.budget() }
+    }
+
+    /// The peer is asked what it has, and has not answered.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// For an RST from this side: where the bytes end that the peer can still get, because they are all on their way.
+    #[must_use]
+    pub fn said(&self) -> u64 {
+        let end = self.tx.end();
+        if self.wants_send() || self.paused { self.tx.acked().min(end) } else { end }
+    }
+
+    /// RST. The first one counts; it is due ([`Flow::reset_due`]) when everything before `after` is here.
+    pub fn on_rst(&mut self, reason: Reason, after: u64) {
+        self.reset.get_or_insert((reason, after));
+    }
+
+    /// The peer's reset, once nothing that was sent before it is missing.
+    #[must_use]
+    pub fn reset_due(&self) -> Option<Reason> {
+        let (reason, after) = self.reset?;
+        (self.rx.total() >= after).then_some(reason)
+    }
+
+    /// What is missing before the peer's reset was lost with its carrier, and the peer has forgotten it.
+    pub fn reset_waits_no_more(&mut self) {
+        if let Some((_, after)) = &mut self.reset {
+            *after = 0;
+        }
     }
 
     /// Opener: continue on another carrier. Returns RESUME, or `None` when the peer may never have

@@ -130,9 +130,12 @@ pub enum Frame<'a> {
         flow: u32,
         offset: u64,
     },
+    /// The flow is over for its sender, whose bytes end before `after`: what of them is still on another carrier, or overtaken in
+    /// this one's queue, comes first.
     Rst {
         flow: u32,
         reason: Reason,
+        after: u64,
     },
     /// From the opener only: the flow continues here; I have everything before `received`.
     /// `generation` grows with each move, so that a late RESUME from a dying carrier is ignored.
@@ -248,8 +251,15 @@ impl Frame<'_> {
             Self::Fin { flow, offset: v } => word(out, *flow, kind::FIN, *v),
             Self::Ping { token } => word(out, 0, kind::PING, *token),
             Self::Pong { token } => word(out, 0, kind::PONG, *token),
-            Self::Reject { flow, reason } => code(out, *flow, kind::REJECT, *reason),
-            Self::Rst { flow, reason } => code(out, *flow, kind::RST, *reason),
+            Self::Reject { flow, reason } => {
+                head(out, *flow, kind::REJECT, 1);
+                out.put_u8(reason.code());
+            }
+            Self::Rst { flow, reason, after } => {
+                head(out, *flow, kind::RST, 9);
+                out.put_u8(reason.code());
+                out.put_u64(*after);
+            }
             Self::Resume { flow, generation, received, limit } => {
                 position(out, *flow, kind::RESUME, *generation, [*received, *limit]);
             }
@@ -271,10 +281,6 @@ impl Frame<'_> {
 fn word(out: &mut BytesMut, flow: u32, kind: u8, value: u64) {
     head(out, flow, kind, 8);
     out.put_u64(value);
-}
-fn code(out: &mut BytesMut, flow: u32, kind: u8, reason: Reason) {
-    head(out, flow, kind, 1);
-    out.put_u8(reason.code());
 }
 fn position(out: &mut BytesMut, flow: u32, kind: u8, generation: u32, at: [u64; 2]) {
     head(out, flow, kind, 20);

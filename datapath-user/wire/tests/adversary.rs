@@ -10,7 +10,7 @@
 #[expect(dead_code, reason = "shared with the fuzzer and its corpus")]
 mod model;
 
-use datapath_wire::Phase;
+use datapath_wire::{Phase, Reason};
 use model::{World, hostile::Hostile};
 use proptest::{prelude::*, sample::select};
 
@@ -177,5 +177,40 @@ fn an_answer_to_an_earlier_resume_moves_nothing() {
     w.attach();
     arrives(&mut w, 1, 1);
     assert!(!w.ends[0].flow.as_ref().unwrap().wants_send(), "it waits for the answer of the third");
+    w.finish();
+}
+
+/// A server answers and resets; the client's end moves meanwhile, and its question is answered on a faster carrier.
+#[test]
+fn what_was_said_before_a_reset_is_waited_for_on_every_carrier() {
+    let mut w = World::new(100);
+    arrives(&mut w, 0, 0);
+    w.ends[1].answer(&mut w.lines, None);
+    w.ends[1].write(500);
+    w.ends[1].pump(&mut w.lines);
+    w.lines[0].ways[1].flush(false);
+    w.lines[0].ways[1].flush(false);
+    w.ends[1].reset(&mut w.lines, Reason::Reset);
+    assert!(w.ends[1].flow.is_none(), "all is on its way");
+    w.attach();
+    arrives(&mut w, 1, 0);
+    arrives(&mut w, 1, 1);
+    assert!(w.ends[0].flow.is_some(), "the end is known, what came before it is not");
+    arrives(&mut w, 0, 1);
+    assert_eq!((w.ends[0].queue, w.ends[0].outcome), (500, Some(Phase::Failed(Reason::PeerGone))));
+    w.finish();
+}
+
+/// The peer was told that the flow ends, and has forgotten it.
+#[test]
+fn an_application_that_leaves_while_its_end_asks_does_not_wait_for_who_is_done() {
+    let mut w = one_end_is_done(0);
+    breaks(&mut w, 0);
+    w.attach();
+    w.ends[0].reset(&mut w.lines, Reason::Reset);
+    assert!(w.ends[0].flow.is_some(), "it does not know yet");
+    arrives(&mut w, 1, 0);
+    arrives(&mut w, 1, 1);
+    assert_eq!(w.ends[0].outcome, Some(Phase::Failed(Reason::Reset)));
     w.finish();
 }

@@ -50,7 +50,7 @@ fn a_frame(which: u8, flow: u32, n: u64, body: &[u8]) -> Frame<'_> {
         4 => Frame::Ack { flow, offset: n },
         5 => Frame::Credit { flow, limit: n },
         6 => Frame::Fin { flow, offset: n },
-        7 => Frame::Rst { flow, reason },
+        7 => Frame::Rst { flow, reason, after: !n },
         8 => Frame::Resume { flow, generation, received: n, limit: !n },
         9 => Frame::Resumed { flow, generation, received: n, limit: !n },
         10 => Frame::Pong { token: n },
@@ -129,7 +129,7 @@ fn a_long_unknown_short_or_misplaced_frame_is_refused_before_it_is_buffered() {
         WireError::Malformed { kind: kind::ACK, len: 7 }
     );
     assert_eq!(
-        after_hello(&head(0, kind::RST, 1)),
+        after_hello(&head(0, kind::RST, 9)),
         WireError::WrongFlow { kind: kind::RST, flow: 0 }
     );
     assert_eq!(after_hello(&hello().to_bytes()), WireError::SecondHello);

@@ -1,6 +1,6 @@
 //! What the peer says to a flow. Runs in russh's session loop: nothing here waits.
 
-use std::{io::Write as _, sync::Arc};
+use std::{io::Write as _, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use datapath_wire::{
@@ -23,6 +23,8 @@ struct After {
     owes_ack: bool,
     moves: bool,
     fail: Option<Reason>,
+    /// A reset waits for what was sent before it.
+    awaits: bool,
     reset: Option<Reason>,
     opened: bool,
 }
@@ -61,6 +63,9 @@ impl Flow {
         if after.moves {
             self.to_bulk(shared, link);
         }
+        if after.awaits {
+            self.await_reset(shared, home);
+        }
         if let Some(r) = after.fail {
             self.fail(r);
         }
@@ -75,7 +80,7 @@ impl Flow {
             Phase::Failed(reason) => reason,
             _ => Reason::PeerGone,
         };
-        carrier.post(&Frame::Rst { flow: self.wire_id, reason });
+        carrier.post(&Frame::Rst { flow: self.wire_id, reason, after: core.wire.said() });
     }
 
     fn handle(
@@ -119,7 +124,7 @@ impl Flow {
                 }
                 after.fail = Some(reason);
             }
-            Frame::Rst { reason, .. } => {
+            Frame::Rst { reason, after: end, .. } => {
                 // The peer ended in order and has everything: its last ACK was lost. Here bytes may still wait for
                 // the application.
                 let told = core.wire.rx.has_fin() && core.wire.tx.is_closing();
@@ -127,15 +132,10 @@ impl Flow {
                     core.wire.tx.on_ack(core.wire.tx.end().saturating_add(1))?;
                     self.tx_wake.notify_one();
                     self.rx_wake.notify_one();
-                } else if core.sock.is_none() && core.wire.role() == Role::Acceptor {
-                    core.doomed.get_or_insert(reason);
                 } else {
-                    if let Some(sock) = core.sock.clone() {
-                        // What it takes now, past the runtime, which may not know yet that it takes anything.
-                        let write = |b: &[u8]| (&*SockRef::from(&*sock)).write(b);
-                        while !core.drain(shared, write) && !core.queue.is_empty() {}
-                    }
-                    after.fail = Some(reason);
+                    core.wire.on_rst(reason, end);
+                    after.awaits = core.wire.reset_due().is_none();
+                    after.fail = core.obey_reset(shared);
                 }
             }
             Frame::Resume { generation, received, limit, .. } => {
@@ -247,9 +247,27 @@ impl Flow {
             core.enqueue(bytes);
             self.rx_wake.notify_one();
         }
+        after.fail = core.obey_reset(shared);
         after.owes_ack = core.settle(shared, self.wire_id);
         after.moves = core.wants_bulk(shared);
         Ok(after)
+    }
+
+    /// Ends a flow whose peer has reset it when the rest of what was sent before does not come.
+    fn await_reset(self: &Arc<Self>, shared: &Arc<Shared>, home: Lane) {
+        let (flow, shared2) = (Arc::downgrade(self), Arc::clone(shared));
+        shared.lane(home).spawn(async move {
+            tokio::time::sleep(OVERTAKEN).await;
+            let Some(flow) = flow.upgrade() else { return };
+            let due = {
+                let mut core = flow.core.hold();
+                core.wire.reset_waits_no_more();
+                core.obey_reset(&shared2)
+            };
+            if let Some(reason) = due {
+                flow.fail(reason);
+            }
+        });
     }
 
     /// Proved bulky: to the other lane, now if its carrier stands, else when it does.
@@ -273,6 +291,9 @@ impl Flow {
     }
 }
 
+/// How long a reset that overtook bytes waits for them: they were on their way already, unless their carrier broke.
+const OVERTAKEN: Duration = Duration::from_secs(2);
+
 /// Pieces that wait for the application share memory up to this size: a byte alone would cost a hundred.
 const PIECE: usize = 4096;
 
@@ -287,6 +308,19 @@ impl Core {
             Some(Err(last)) => self.queue.extend([last, Bytes::copy_from_slice(bytes)]),
             None => self.queue.push_back(Bytes::copy_from_slice(bytes)),
         }
+    }
+
+    /// The peer's reset, if it is due: the application is given what it takes now. With a target that is still being connected to
+    /// that comes later.
+    fn obey_reset(&mut self, shared: &Shared) -> Option<Reason> {
+        let reason = self.wire.reset_due()?;
+        let Some(sock) = self.sock.clone() else {
+            return (self.wire.role() == Role::Opener).then_some(reason);
+        };
+        // Past the runtime, which may not know yet that it takes anything.
+        let write = |b: &[u8]| (&*SockRef::from(&*sock)).write(b);
+        while !self.drain(shared, write) && !self.queue.is_empty() {}
+        Some(reason)
     }
 
     /// True once: the opener decides that the flow changes lanes.

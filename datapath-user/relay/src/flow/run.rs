@@ -148,7 +148,7 @@ pub(crate) async fn accept(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Fl
             let mut guard = flow.core.hold();
             let core = &mut *guard;
             core.sock = Some(Arc::new(sock));
-            if let Some(reason) = core.doomed {
+            if let Some(reason) = core.wire.reset_due() {
                 core.wire.step(Step::Failed(reason));
                 drop(guard);
                 return finish(shared, link, flow);
@@ -251,7 +251,7 @@ fn finish(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Flow>) {
     if let Some(via) = &via {
         via.flows.fetch_sub(1, Relaxed);
     }
-    let owes_reset = core.owes_reset;
+    let (owes_reset, said) = (core.owes_reset, core.wire.said());
     let sock = core.sock.take();
     let phase = core.wire.phase();
     let opener = core.wire.role() == Role::Opener;
@@ -264,7 +264,7 @@ fn finish(shared: &Arc<Shared>, link: &Arc<Link>, flow: &Arc<Flow>) {
     match phase {
         Phase::Failed(reason) => {
             if owes_reset {
-                link.insist(&shared.config, flow.wire_id, reason, via.as_ref());
+                link.insist(&shared.config, (flow.wire_id, reason, said), via.as_ref());
             }
             shared.tally.failed(reason);
             if opener {
@@ -338,17 +338,19 @@ impl Flow {
     ) -> Result<(), Stop> {
         let (mut large, mut drained) = (false, false);
         loop {
-            let (send, budget, done, broken) = {
+            let (send, budget, done, is_over) = {
                 let c = self.core.hold();
                 if c.must_move() {
                     return Err(Stop::Move);
                 }
                 let live = c.via.as_ref().is_some_and(|v| !v.is_dead());
                 let done = c.wire.tx.is_done() || c.parted.is_some();
-                (live && c.wire.wants_send(), c.wire.budget(), done, c.broken)
+                let budget = c.wire.budget();
+                let reads_no_more = done || (budget == 0 && !c.wire.is_paused());
+                (live && c.wire.wants_send(), budget, done, c.broken && reads_no_more)
             };
-            if broken && (done || budget == 0) {
-                return Err(Stop::Reset(Reason::Reset));
+            if is_over {
+                return Err(self.after_all_was_sent().await);
             }
             if done {
                 // From now on the other direction looks for the socket's failure.
@@ -366,7 +368,7 @@ impl Flow {
             if budget == 0 {
                 tokio::select! {
                     () = self.tx_wake.notified() => continue,
-                    () = failure(sock) => return Err(Stop::Reset(Reason::Reset)),
+                    () = failure(sock) => return Err(self.after_all_was_sent().await),
                 }
             }
             if std::mem::take(&mut drained) {
@@ -429,9 +431,31 @@ impl Flow {
         Ok(n)
     }
 
-    /// A reset that does not overtake the flow's last DATA frame in the carrier's queue.
+    /// The application is gone, not what it said: the flow is reset when the peer was sent all of it, on the carrier of that time or on
+    /// the next, and a peer that was not reached yet hears of the flow.
     async fn after_all_was_sent(&self) -> Stop {
-        drop(self.turn.acquire().await);
+        // Never closed. OPEN and DATA in the carrier's queue have the turn: the reset does not overtake them there.
+        while let Ok(turn) = Arc::clone(&self.turn).acquire_owned().await {
+            let sends = {
+                let mut core = self.core.hold();
+                let live = core.via.as_ref().is_some_and(|v| !v.is_dead());
+                let sends = live && core.wire.wants_send();
+                let sent = core.began >= Began::Sent && !core.wire.is_paused();
+                let arrives = live || core.wire.tx.unacked() == 0;
+                let needless = core.parted.is_some() || !core.wire.needs_peer();
+                if needless || (sent && arrives && !core.wire.wants_send()) {
+                    self.reset_with(&mut core, Reason::Reset);
+                    break;
+                }
+                sends
+            };
+            if sends {
+                self.send_one(turn);
+            } else {
+                drop(turn);
+                self.tx_wake.notified().await;
+            }
+        }
         Stop::Reset(Reason::Reset)
     }
 

@@ -41,7 +41,7 @@ impl Link {
         let Some(flow) = self.flow(id) else {
             // Late frames of an ended flow are usual; only who waits for an answer gets one.
             if matches!(frame, Frame::Data { .. } | Frame::Resume { .. } | Frame::Fin { .. }) {
-                Self::refuse(c, id, Reason::PeerGone);
+                self.tell_gone(c, id);
             }
             return;
         };
@@ -72,9 +72,8 @@ impl Link {
         if let Some(f) = self.flow(id) {
             return again(f);
         }
-        if self.state.hold().ended.ids.contains(&id) {
-            Self::refuse(c, id, Reason::PeerGone);
-            return;
+        if self.state.hold().ended.ids.contains_key(&id) {
+            return self.tell_gone(c, id);
         }
         let reject = |reason| {
             shared.tally.failed(reason);
@@ -87,7 +86,7 @@ impl Link {
                 tracing::info!(%src, %dst, %peer, %reason, unsaid, "flow from a peer is refused");
             }
             // It may come again on another carrier, when there is room and nobody waits for it any more.
-            self.state.hold().ended.insert(id);
+            self.state.hold().ended.insert(id, 0);
             c.post(&Frame::Reject { flow: id, reason });
         };
         let pod = open.dst.ip();

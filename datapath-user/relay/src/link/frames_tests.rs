@@ -145,7 +145,10 @@ async fn who_resumes_a_flow_that_was_reset_here_is_told_so() {
     flow.reset(Reason::Limit);
     let resume = Frame::Resume { flow: id, generation: 1, received: 0, limit: 1 << 20 };
     p.link.frame(&p.shared, &new, resume);
-    assert_eq!(sent(&new).await, Frame::Rst { flow: id, reason: Reason::Limit }.to_bytes());
+    assert_eq!(
+        sent(&new).await,
+        Frame::Rst { flow: id, reason: Reason::Limit, after: 0 }.to_bytes()
+    );
     assert!(new.queue.is_empty());
     assert_eq!(new.flows.load(Relaxed), 0);
 }
@@ -160,8 +163,38 @@ async fn a_refused_open_that_comes_again_elsewhere_stays_refused() {
     assert_eq!(sent(&first).await, Frame::Reject { flow: id, reason: Reason::Limit }.to_bytes());
     Arc::get_mut(&mut p.shared).unwrap().config.flows_per_pod = most;
     p.open(&second, 7, 0);
-    assert_eq!(sent(&second).await, Frame::Rst { flow: id, reason: Reason::PeerGone }.to_bytes());
+    let gone = Frame::Rst { flow: id, reason: Reason::PeerGone, after: 0 };
+    assert_eq!(sent(&second).await, gone.to_bytes());
     assert!(p.link.flow(id).is_none());
+}
+
+#[tokio::test]
+async fn a_reset_that_overtook_bytes_on_another_carrier_waits_for_them() {
+    let p = Peers::new();
+    let ((old, _far), (new, _far2)) = (carrier(&p.peer), carrier(&p.peer));
+    let id = p.open(&old, 7, 0);
+    let flow = p.link.flow(id).unwrap();
+    let rst = |reason| Frame::Rst { flow: id, reason, after: 5 };
+    p.link.frame(&p.shared, &new, rst(Reason::Reset));
+    assert_eq!(flow.reset_due(), None);
+    // Nor does one that knows less about it end the flow.
+    p.link.frame(&p.shared, &old, Frame::Rst { flow: id, reason: Reason::PeerGone, after: 0 });
+    assert_eq!(flow.reset_due(), None);
+    p.link.frame(&p.shared, &old, Frame::Data { flow: id, offset: 0, bytes: b"bytes" });
+    assert_eq!(flow.reset_due(), Some(Reason::Reset));
+    assert_eq!(flow.waiting().concat(), b"bytes", "for a target that is still being connected to");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_waits_for_lost_bytes_a_moment_only() {
+    let p = Peers::new();
+    let (c, _far) = carrier(&p.peer);
+    let id = p.open(&c, 7, 0);
+    let flow = p.link.flow(id).unwrap();
+    p.link.frame(&p.shared, &c, Frame::Rst { flow: id, reason: Reason::Reset, after: u64::MAX });
+    assert_eq!(flow.reset_due(), None);
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    assert_eq!(flow.reset_due(), Some(Reason::Reset));
 }
 
 #[tokio::test]

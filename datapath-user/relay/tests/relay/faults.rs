@@ -150,7 +150,8 @@ fn a_reset_during_an_outage_is_told_when_the_outage_ends() {
     });
     let mut s = p.connect(port);
     s.write_all(b"x").unwrap();
-    eventually("open", || p.a.flows().iter().any(|f| f.state == FlowState::Open));
+    eventually("the byte is acknowledged", || p.b.flows().iter().any(|f| f.bytes_out == 1));
+    thread::sleep(Duration::from_millis(200));
     p.block(true);
     p.cut();
     eventually("no carrier", || p.b.flows().iter().all(|f| f.carrier == "-"));
@@ -164,6 +165,33 @@ fn a_reset_during_an_outage_is_told_when_the_outage_ends() {
     other.read_exact(&mut [0]).unwrap();
     assert_eq!(rx.recv_timeout(Duration::from_secs(5)).unwrap(), Err(ErrorKind::ConnectionReset));
     assert_eq!(failed(&p.b.counters(), Reason::Reset), 1);
+}
+
+/// As before, and more was said meanwhile: it is kept for the next carrier, and the reset comes behind it.
+#[test]
+fn what_is_said_before_a_reset_during_an_outage_arrives_when_it_ends() {
+    let p = Pair::new();
+    let (tx, rx) = std::sync::mpsc::channel();
+    let port = serve(move |mut s| {
+        let mut all = Vec::new();
+        let end = s.read_to_end(&mut all).map_err(|e| e.kind());
+        tx.send((all, end.err())).unwrap();
+    });
+    let mut s = p.connect(port);
+    s.write_all(b"before").unwrap();
+    eventually("it is there", || p.b.flows().iter().any(|f| f.bytes_out == 6));
+    p.block(true);
+    p.cut();
+    eventually("no carrier", || p.b.flows().iter().all(|f| f.carrier == "-"));
+    s.write_all(b" and during").unwrap();
+    socket2::SockRef::from(&s).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(s);
+    p.block(false);
+    let told = rx.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!(told, (b"before and during".to_vec(), Some(ErrorKind::ConnectionReset)));
+    eventually("no flow is left", || {
+        p.a.counters().flows_now == 0 && p.b.counters().flows_now == 0
+    });
 }
 
 /// Whoever notices that the machine moved says so; the carrier's own pulse would take a quarter of a minute.

@@ -40,10 +40,10 @@ const UNANSWERED: u64 = 4096;
 const AT_ONCE: u64 = 1024;
 /// Of each kind of refusal, to say that there is a flood.
 const MANY: u64 = 200;
-/// The slowest of a hundred may be so many times slower than without a flood, or take so long: the flood itself, a million
-/// OPENs a second, computes on the same few CPUs.
+/// The slowest of a hundred may be so many times slower than without a flood, or take so long: a few of the scheduler's turns, since the
+/// refusal of a million OPENs a second computes on the same two CPUs (measured: 9 to 13 ms).
 const FACTOR: u32 = 20;
-const FLOOR: Duration = Duration::from_millis(10);
+const FLOOR: Duration = Duration::from_millis(50);
 
 /// A's pod is at A and C's at C.
 struct ByPeer(Local, Local);
@@ -166,6 +166,8 @@ impl Flooder {
             }
         };
         let thread = std::thread::spawn(move || {
+            // Its CPU is another machine's: here it takes what the relays leave, or the scheduler's turns are what is measured.
+            rustix::process::setpriority_process(None, 19).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(work);
         });

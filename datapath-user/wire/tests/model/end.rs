@@ -56,6 +56,10 @@ pub(crate) struct End {
     pub(crate) wrote: u64,
     pub(crate) closed: bool,
     pub(crate) fate: Fate,
+    /// The application reset its connection: the end goes when all is sent.
+    pub(crate) leaves: bool,
+    /// Where its bytes ended, once the flow is forgotten.
+    said: u64,
     /// What arrived and waits for the application, what it read, and whether it was told the end.
     pub(crate) queue: u64,
     pub(crate) read: u64,
@@ -86,6 +90,8 @@ impl End {
             wrote: 0,
             closed: false,
             fate: Fate::Regular,
+            leaves: false,
+            said: 0,
             queue: 0,
             read: 0,
             eof: false,
@@ -99,7 +105,7 @@ impl End {
     /// The application's connection stands: the acceptor's does once its target answered.
     fn has_app(&self) -> bool {
         let opener = self.role == Role::Opener;
-        self.flow.as_ref().is_some_and(|f| opener || f.phase() == Phase::Open)
+        !self.leaves && self.flow.as_ref().is_some_and(|f| opener || f.phase() == Phase::Open)
     }
 
     pub(crate) fn write(&mut self, n: u64) {
@@ -157,7 +163,10 @@ impl End {
         let frame = match flow.poll_send() {
             Some(Out::Data(b)) => b,
             Some(Out::Fin(offset)) => Frame::Fin { flow: ID, offset }.to_bytes(),
-            None => return false,
+            None => {
+                self.leave(lines);
+                return false;
+            }
         };
         lines[via].ways[side].post(frame, true);
         true
@@ -218,20 +227,44 @@ impl End {
         }
     }
 
-    /// The application, or its failed connect, ends the flow at once.
+    /// The application resets its connection, or could not be connected to.
     pub(crate) fn reset(&mut self, lines: &mut [Line], reason: Reason) {
         let side = self.side();
         let Some(flow) = &self.flow else { return };
-        let frame = if flow.phase() == Phase::Opening && self.role == Role::Acceptor {
-            Frame::Reject { flow: ID, reason }
-        } else {
-            Frame::Rst { flow: ID, reason }
-        };
-        if let Some(via) = self.via {
-            lines[via].ways[side].post(frame.to_bytes(), false);
-        }
         self.fate = Fate::Broke;
-        self.end(Phase::Failed(reason));
+        if flow.phase() == Phase::Opening && self.role == Role::Acceptor {
+            if let Some(via) = self.via {
+                let reject = Frame::Reject { flow: ID, reason };
+                lines[via].ways[side].post(reject.to_bytes(), false);
+            }
+            return self.end(Phase::Failed(reason));
+        }
+        self.leaves = true;
+        self.leave(lines);
+    }
+
+    /// Resets the flow of an application that is gone, once the peer was sent all that it had said.
+    fn leave(&mut self, lines: &mut [Line]) {
+        let side = self.side();
+        let turn = lines.iter().any(|l| l.ways[side].holds_turn());
+        let Some(flow) = self.flow.as_ref().filter(|_| self.leaves) else { return };
+        if !flow.needs_peer() {
+            return self.end(Phase::Failed(Reason::Reset));
+        }
+        let Some(via) = self.via else { return };
+        if !turn && !flow.is_paused() && !flow.wants_send() {
+            let rst = Frame::Rst { flow: ID, reason: Reason::Reset, after: flow.said() };
+            lines[via].ways[side].post(rst.to_bytes(), false);
+            self.end(Phase::Failed(Reason::Reset));
+        }
+    }
+
+    /// What a reset waits for was lost.
+    pub(crate) fn give_up_waiting(&mut self, lines: &mut [Line]) {
+        if let Some(flow) = &mut self.flow {
+            flow.reset_waits_no_more();
+        }
+        self.conclude(lines);
     }
 
     /// No carrier came in time. What arrived to its end was acknowledged and is delivered all the same.
@@ -276,9 +309,8 @@ impl End {
                 // The peer ended in order, only its last ACK was lost.
                 flow.tx.on_ack(flow.tx.end() + 1).unwrap();
             }
-            Frame::Reject { reason, .. } | Frame::Rst { reason, .. } => {
-                self.end(Phase::Failed(*reason));
-            }
+            Frame::Rst { reason, after, .. } => flow.on_rst(*reason, *after),
+            Frame::Reject { reason, .. } => self.end(Phase::Failed(*reason)),
             Frame::Resume { generation, received, limit, .. } => {
                 let answer = flow.on_resume(*generation, *received, *limit).unwrap();
                 self.continues(lines, from, answer);
@@ -331,7 +363,7 @@ impl End {
     }
 
     fn gone(&self, lines: &mut [Line], from: usize) {
-        let rst = Frame::Rst { flow: ID, reason: Reason::PeerGone };
+        let rst = Frame::Rst { flow: ID, reason: Reason::PeerGone, after: self.said };
         lines[from].ways[self.side()].post(rst.to_bytes(), false);
     }
 
@@ -339,7 +371,11 @@ impl End {
     fn conclude(&mut self, lines: &mut [Line]) {
         self.settle(lines, false);
         let Some(flow) = &self.flow else { return };
-        if flow.is_drained() {
+        if let Some(reason) = flow.reset_due() {
+            self.end(Phase::Failed(reason));
+        } else if self.leaves && !flow.needs_peer() {
+            self.leave(lines);
+        } else if flow.is_drained() {
             self.end(Phase::Closed);
         } else if self.fate == Fate::Late && self.eof {
             self.end(Phase::Failed(Reason::CarrierLost));
@@ -347,7 +383,8 @@ impl End {
     }
 
     fn end(&mut self, how: Phase) {
-        if self.flow.take().is_some() {
+        if let Some(flow) = self.flow.take() {
+            self.said = flow.said();
             self.outcome = Some(how);
             self.via = None;
         }

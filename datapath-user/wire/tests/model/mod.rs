@@ -23,13 +23,15 @@ pub(crate) struct World {
     pub(crate) lines: Vec<Line>,
     /// Every OPEN and RESUME, with its carrier.
     starts: Vec<(usize, Bytes)>,
+    /// By end: a carrier broke that may have carried its last words, after it had forgotten them.
+    lost: [bool; 2],
 }
 
 impl World {
     /// The opener wrote `first` bytes before its OPEN leaves.
     pub(crate) fn new(first: u64) -> Self {
         let ends = [End::new(Role::Opener), End::new(Role::Acceptor)];
-        let mut w = Self { ends, lines: Vec::new(), starts: Vec::new() };
+        let mut w = Self { ends, lines: Vec::new(), starts: Vec::new(), lost: [false; 2] };
         w.ends[0].write(first);
         w.attach();
         w
@@ -48,6 +50,7 @@ impl World {
     /// One step of the adversary or of an application. The lowest bit of `op` is the end it is about.
     pub(crate) fn step(&mut self, op: u8, n: u16) {
         let (side, big) = (usize::from(op & 1), u64::from(n));
+        let had = self.ends.each_ref().map(|e| e.flow.is_some());
         let some = usize::from(n) % self.lines.len();
         match op / 2 % 17 {
             0 => self.ends[side].write(big % 6 + 1),
@@ -72,7 +75,17 @@ impl World {
             16 if n.is_multiple_of(16) => self.ends[side].expire(),
             _ => {}
         }
+        self.excuse(had);
         self.check();
+    }
+
+    /// Whether the last words of an end that went just now are on a carrier that it should not have trusted.
+    fn excuse(&mut self, had: [bool; 2]) {
+        for (side, had) in had.into_iter().enumerate() {
+            if had && self.ends[side].flow.is_none() {
+                self.lost[side] |= self.lines.iter().any(|l| l.is_cut() && !l.noticed[side]);
+            }
+        }
     }
 
     /// Opener: goes to another carrier, whether or not its own is broken.
@@ -106,6 +119,9 @@ impl World {
             _ => usize::MAX,
         };
         self.lines[line].cut([keep(n & 0xff), keep(n >> 8)]);
+        for (lost, end) in self.lost.iter_mut().zip(&self.ends) {
+            *lost |= end.flow.is_none();
+        }
     }
 
     /// An end learns that its carrier broke.
@@ -178,7 +194,9 @@ impl World {
                 return self.judge();
             }
             for side in [0, 1] {
+                let had = self.ends.each_ref().map(|e| e.flow.is_some());
                 self.everything(side);
+                self.excuse(had);
                 for line in 0..self.lines.len() {
                     self.notice(line, side);
                 }
@@ -197,6 +215,9 @@ impl World {
             }
             // Only the opener asks for a carrier. Where it is done, time has to pass for the acceptor. A reset that broke
             // with its carrier reaches nobody, as on any network; that the other end is idle shows late.
+            if round > 10 {
+                self.ends.iter_mut().for_each(|e| e.give_up_waiting(&mut self.lines));
+            }
             if self.ends[0].flow.is_none() {
                 if round > 20 {
                     self.ends[1].via = None;
@@ -211,7 +232,11 @@ impl World {
     fn judge(&self) {
         let broken = self.ends.iter().any(|e| e.fate != Fate::Regular);
         for (x, y) in [(0, 1), (1, 0)] {
+            let lost = self.lost[x];
             let (x, y) = (&self.ends[x], &self.ends[y]);
+            if x.leaves && !lost && y.fate == Fate::Regular {
+                assert_eq!(y.read + y.queue, x.wrote, "what was said before a reset");
+            }
             let whole = x.eof && y.eof && x.read == y.wrote && y.read == x.wrote;
             if !broken {
                 assert_eq!(x.outcome, Some(Phase::Closed), "nobody broke it");
