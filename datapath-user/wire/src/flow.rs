@@ -213,6 +213,12 @@ impl Flow {
         (self.rx.total() >= after).then_some(reason)
     }
 
+    /// The peer's reset is here before what it sent before.
+    #[must_use]
+    pub fn reset_waits(&self) -> bool {
+        self.reset.is_some() && self.reset_due().is_none()
+    }
+
     /// What is missing before the peer's reset was lost with its carrier, and the peer has forgotten it.
     pub fn reset_waits_no_more(&mut self) {
         if let Some((_, after)) = &mut self.reset {

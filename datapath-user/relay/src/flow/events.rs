@@ -23,8 +23,6 @@ struct After {
     owes_ack: bool,
     moves: bool,
     fail: Option<Reason>,
-    /// A reset waits for what was sent before it.
-    awaits: bool,
     reset: Option<Reason>,
     opened: bool,
 }
@@ -37,7 +35,7 @@ impl Flow {
         carrier: &Arc<Carrier>,
         frame: Frame<'_>,
     ) {
-        let (after, home) = {
+        let (after, home, waits) = {
             let mut guard = self.core.hold();
             let core = &mut *guard;
             if core.wire.phase().is_ended() {
@@ -47,11 +45,12 @@ impl Flow {
                 }
                 return;
             }
+            let waited = core.wire.reset_waits();
             let after = self.handle(shared, core, carrier, frame).unwrap_or_else(|error| {
                 tracing::warn!(%error, src = %self.src, dst = %self.dst, peer = %link.key.peer, "flow is reset");
                 After { reset: Some(Reason::Protocol), ..After::default() }
             });
-            (after, core.home)
+            (after, core.home, core.wire.reset_waits() && !waited)
         };
         if after.opened {
             shared.tally.accepted_after.add(self.born.elapsed());
@@ -63,7 +62,7 @@ impl Flow {
         if after.moves {
             self.to_bulk(shared, link);
         }
-        if after.awaits {
+        if waits {
             self.await_reset(shared, home);
         }
         if let Some(r) = after.fail {
@@ -134,7 +133,6 @@ impl Flow {
                     self.rx_wake.notify_one();
                 } else {
                     core.wire.on_rst(reason, end);
-                    after.awaits = core.wire.reset_due().is_none();
                     after.fail = core.obey_reset(shared);
                 }
             }

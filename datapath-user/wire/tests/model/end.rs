@@ -51,7 +51,8 @@ pub(crate) struct End {
     pub(crate) outcome: Option<Phase>,
     /// The carrier in use.
     pub(crate) via: Option<usize>,
-    sent: bool,
+    /// How many carriers it was given.
+    attached: u32,
     /// What the application wrote, and whether it ended.
     pub(crate) wrote: u64,
     pub(crate) closed: bool,
@@ -86,7 +87,7 @@ impl End {
             flow,
             outcome: None,
             via: None,
-            sent: false,
+            attached: 0,
             wrote: 0,
             closed: false,
             fate: Fate::Regular,
@@ -196,7 +197,8 @@ impl End {
         let flow = self.flow.as_mut().filter(|f| f.needs_peer())?;
         self.via = Some(to);
         let mut first = Bytes::new();
-        let again = std::mem::replace(&mut self.sent, true);
+        let again = self.attached > 0;
+        self.attached += 1;
         let frame = match if again { flow.resume() } else { None } {
             Some(resume) => resume.to_bytes(),
             None => {
