@@ -142,7 +142,10 @@ async fn reconcile(task: Arc<Task>, context: Arc<Context>) -> Result<Action, Syn
     if plan::is_over(&task) {
         return Ok(Action::await_change());
     }
-    let task = with_finalizer(&task, &context).await?;
+    let Some(task) = with_finalizer(&task, &context.client.0).await? else {
+        // Deleted before this agent had a part in it, perhaps for another of its name: nothing is to run for it.
+        return Ok(Action::await_change());
+    };
     match advance(&task, uid.clone(), &context).await {
         Ok(()) => Ok(Action::requeue(RESYNC)),
         Err(SyncError::Api(error)) => Err(error.into()),
@@ -292,32 +295,36 @@ async fn finish(task: &Task, uid: &PodUid, context: &Context) -> Result<(), Sync
     }
     let kept: Vec<&String> =
         task.finalizers().iter().filter(|f| *f != labels::AGENT_CLEANUP).collect();
-    set_finalizers(task, &json!(kept), context).await.map(drop)
+    set_finalizers(task, &json!(kept), &context.client.0).await.map(drop)
 }
 
-async fn with_finalizer(task: &Arc<Task>, context: &Context) -> Result<Arc<Task>, SyncError> {
+/// `None`: the Task is gone.
+async fn with_finalizer(task: &Arc<Task>, client: &Client) -> Result<Option<Arc<Task>>, SyncError> {
     if task.finalizers().iter().any(|f| f == labels::AGENT_CLEANUP) {
-        return Ok(Arc::clone(task));
+        return Ok(Some(Arc::clone(task)));
     }
     let mut all = task.finalizers().to_vec();
     all.push(labels::AGENT_CLEANUP.to_owned());
-    set_finalizers(task, &json!(all), context).await.map(Arc::new)
+    Ok(set_finalizers(task, &json!(all), client).await?.map(Arc::new))
 }
 
-/// With the version that was read, so that nobody else's finalizer is lost.
+/// With the version that was read, so that nobody else's finalizer is lost. `None`: the Task is gone.
 async fn set_finalizers(
     task: &Task,
     all: &serde_json::Value,
-    context: &Context,
-) -> Result<Task, SyncError> {
-    let tasks: Api<Task> = Api::default_namespaced(context.client.0.clone());
+    client: &Client,
+) -> Result<Option<Task>, SyncError> {
+    let tasks: Api<Task> = Api::default_namespaced(client.clone());
     let change = json!({ "metadata": {
         "finalizers": all,
         "resourceVersion": task.resource_version(),
     }});
     let params = PatchParams::default();
     match tasks.patch(&task.name_any(), &params, &Patch::Merge(change)).await {
-        Err(kube::Error::Api(e)) if e.is_not_found() => Ok(task.clone()),
-        done => Ok(done?),
+        Err(kube::Error::Api(e)) if e.is_not_found() => Ok(None),
+        done => Ok(Some(done?)),
     }
 }
+
+#[cfg(test)]
+mod tests;
